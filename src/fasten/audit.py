@@ -1,0 +1,220 @@
+"""Which labels are wrong, and what they should be: the T of the given labels, the posterior, the tables on disk.
+
+p(y | x) are a classifier's probabilities (`probs`, one row per example), ȳ is the label as `given`, N the number of
+classes, π the prior of the true classes. T[i, j] = P(ȳ = j | y = i) is that of the labels as given, not the T̂ of a
+training step, which describes labels already corrected.
+"""
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fasten.files import write_text
+from fasten.metrics import transition_from_counts
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+# Rows worked on at a time: a few megabytes in float64 at 100 classes, so they stay in the cache.
+CHUNK = 4096
+
+# A product of probabilities below this has lost its digits to underflow, so it counts as zero.
+VANISHED = float(np.finfo(np.float64).tiny)
+
+# A cell that begins so is a formula to a spreadsheet, whoever wrote it.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+# Rows of a matrix typed by hand, or rounded to a few digits, sum to one only about.
+ROW_SUM_TOLERANCE = 1e-3
+
+
+def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int = 5) -> NDArray[np.float64]:
+    """T of the given labels from a classifier's probabilities, by `rounds` of EM; the plain estimate with none.
+
+    The plain estimate, T[i, j] = Σₙ p(i | xₙ) 1[ȳₙ = j] / Σₙ p(i | xₙ), mixes the rows of T as far as the
+    classifier is unsure; EM undoes that. A class with no mass gets the identity's row.
+
+    >>> given_transition(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    slices = list(_slices_by_label(given, num_classes))
+    # The labels say nothing yet, so q = p: this gives the plain estimate, and π⁰, the prior that p itself carries.
+    counts = _expected_counts(probs, slices, np.ones((num_classes, num_classes)))
+    prior_rows = counts.sum(1, keepdims=True)
+    for _ in range(rounds):
+        # (π_y / π⁰_y) T[y, ȳ], where the counts' sums over ȳ are π up to the number of rows: it cancels in the ratio
+        likelihood = np.divide(counts, prior_rows, out=np.zeros_like(counts), where=prior_rows > 0)
+        counts = _expected_counts(probs, slices, likelihood)
+    return transition_from_counts(counts)
+
+
+def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:
+    """P(y | x, ȳ) ∝ T[y, ȳ] p(y | x), rows summing to one; p(y | x) where every product vanishes.
+
+    >>> T = np.array([[0.75, 0.25], [0.0, 1.0]])
+    >>> posterior(np.array([[0.8, 0.2], [0.8, 0.2]]), T, np.array([0, 1])).round(3).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    columns = np.asarray(T, np.float64).T
+    out = np.empty(probs.shape, np.result_type(probs.dtype, np.float32))  # no wider than p: it may be large
+    for start in range(0, len(probs), CHUNK):
+        rows = slice(start, start + CHUNK)
+        out[rows] = _bayes(probs[rows], columns[given[rows]])
+    return out
+
+
+def label_table(
+    ids: Sequence[Any] | NDArray[Any], given: Ints, post: Floats, class_names: Sequence[Any], threshold: float = 0.5
+) -> pd.DataFrame:
+    """The columns of labels.csv, most suspect row first, from the posterior of each row's true label.
+
+    `suggested` is the most probable label, the given one if it ties. A row may be an issue though its given label
+    is still the most probable of three or more, as at (0.4, 0.3, 0.3): then `corrected` keeps it.
+
+    >>> table = label_table(["a", "b"], np.array([0, 0]), np.array([[1.0, 0.0], [0.25, 0.75]]), ["cat", "dog"])
+    >>> table[["row", "id", "given", "p_wrong", "corrected"]].values.tolist()
+    [[1, 'b', 'cat', 0.75, 'dog'], [0, 'a', 'cat', 0.0, 'cat']]
+    """
+    p_given = post[np.arange(len(given)), given].astype(np.float64)
+    best = post.argmax(1)
+    p_best = post[np.arange(len(best)), best].astype(np.float64)
+    suggested = np.where(p_given >= p_best, given, best)
+    p_wrong = np.clip(1 - p_given, 0, 1)  # a rounded probability may exceed one by a hair
+    is_issue = p_wrong > threshold
+    names = pd.Index(list(class_names))
+    table = pd.DataFrame(
+        {
+            "row": np.arange(len(given)),
+            "id": list(ids),
+            "given": names.take(given),
+            "suggested": names.take(suggested),
+            "p_wrong": p_wrong,
+            "p_suggested": p_best,
+            "is_issue": is_issue,
+            "corrected": names.take(np.where(is_issue, suggested, given)),
+        }
+    )
+    return table.iloc[np.argsort(-p_wrong, kind="stable")].reset_index(drop=True)
+
+
+def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write a `label_table` as labels.csv, in one step.
+
+    >>> import pathlib, tempfile
+    >>> table = label_table(["=1+1"], np.array([0]), np.array([[0.25, 0.75]]), ["cat", "dog"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_labels(table, pathlib.Path(folder) / "labels.csv")
+    ...     print((pathlib.Path(folder) / "labels.csv").read_text().splitlines()[1])
+    0,'=1+1,cat,dog,0.75,0.75,true,dog
+    """
+    text = {name: table[name].map(_escaped) for name in ("id", "given", "suggested", "corrected")}
+    is_issue = table["is_issue"].map({True: "true", False: "false"})
+    write_text(path, _csv(table.assign(**text, is_issue=is_issue)))
+
+
+def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathLike[str]) -> None:
+    """Write T as transition.csv, in one step: a row per true class, a column per given one, names on both.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "transition.csv"
+    ...     write_transition(np.array([[0.75, 0.25], [0.0, 1.0]]), ["cat", "dog"], path)
+    ...     path.read_text().splitlines()
+    ['true,cat,dog', 'cat,0.75,0.25', 'dog,0,1']
+    """
+    names = [_escaped(str(name)) for name in class_names]
+    table = pd.DataFrame(np.asarray(T, np.float64), columns=names)
+    table.insert(0, "true", names, allow_duplicates=True)  # a class may be called "true"
+    write_text(path, _csv(table))
+
+
+def read_transition(path: str | os.PathLike[str]) -> tuple[NDArray[np.float64], list[str]]:
+    """T, its rows brought to sum to one, and the class names, from a file that `write_transition` or a hand wrote.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "transition.csv"
+    ...     write_transition(np.array([[0.75, 0.25], [0.0, 1.0]]), ["cat", "dog"], path)
+    ...     T, class_names = read_transition(path)
+    >>> T.tolist(), class_names
+    ([[0.75, 0.25], [0.0, 1.0]], ['cat', 'dog'])
+    """
+    with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets put a mark before the text
+        lines = [line for line in csv.reader(file) if line]
+    names = lines[0][1:] if lines else []
+    if not names or [line[0] for line in lines[1:]] != names or any(len(line) != len(lines[0]) for line in lines):
+        raise ValueError(
+            f"{path} is not a transition matrix: expected a header with the given classes, then one line per true "
+            f"class in the same order, each with its name and {len(names)} numbers; got {max(len(lines) - 1, 0)} lines"
+        )
+    return _checked_rows(path, names, [line[1:] for line in lines[1:]]), [_unescaped(name) for name in names]
+
+
+def _checked_rows(path: str | os.PathLike[str], names: list[str], cells: list[list[str]]) -> NDArray[np.float64]:
+    try:
+        T = np.array(cells, dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"{path} holds a cell that is not a number ({error}); write 25% as 0.25") from None
+    sums = T.sum(1)
+    good = (T >= 0).all(1) & (np.abs(sums - 1) <= ROW_SUM_TOLERANCE)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise ValueError(
+            f"row {names[row]!r} of {path} must hold probabilities that sum to 1, got {T[row].tolist()} with sum "
+            f"{sums[row]:.6g}; each row is one true class"
+        )
+    return np.asarray(T / sums[:, None])
+
+
+def _slices_by_label(given: Ints, num_classes: int) -> Iterator[tuple[int, Ints]]:
+    """(label, at most `CHUNK` of the rows that were given it), until every row has come."""
+    assert given.min(initial=0) >= 0
+    assert given.max(initial=0) < num_classes
+    order = np.argsort(given, kind="stable")
+    bounds = np.searchsorted(given[order], np.arange(num_classes + 1))
+    for label in range(num_classes):
+        for start in range(bounds[label], bounds[label + 1], CHUNK):
+            yield label, order[start : min(start + CHUNK, bounds[label + 1])]
+
+
+def _expected_counts(probs: Floats, slices: list[tuple[int, Ints]], likelihood: Floats) -> NDArray[np.float64]:
+    """Σₙ q(i | xₙ, ȳₙ) 1[ȳₙ = j], with q ∝ likelihood[i, ȳₙ] p(i | xₙ)."""
+    counts = np.zeros(likelihood.shape)
+    for label, rows in slices:
+        counts[:, label] += _bayes(probs[rows], likelihood[:, label]).sum(0)
+    return counts
+
+
+def _bayes(p: Floats, likelihood: Floats) -> NDArray[np.float64]:
+    """Rows ∝ likelihood · p that sum to one, in float64; p where the products vanish."""
+    p = p.astype(np.float64)
+    q = p * likelihood
+    total = q.sum(1, keepdims=True)
+    if total.min(initial=1) < VANISHED:
+        q = np.where(total < VANISHED, p, q)
+        total = q.sum(1, keepdims=True)
+    q /= total
+    return q
+
+
+def _csv(table: pd.DataFrame) -> str:
+    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if "\r" not in text:
+        return text
+    # Python before 3.13 leaves a lone carriage return unquoted, and readers end the row there.
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+
+
+def _escaped(cell: Any) -> Any:
+    """Text with an apostrophe before what a spreadsheet would run; one more where it has some, so it can be undone."""
+    is_formula = isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA_STARTS)
+    return f"'{cell}" if is_formula else cell
+
+
+def _unescaped(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA_STARTS) else cell

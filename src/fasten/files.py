@@ -1,0 +1,51 @@
+"""Files that are either the old one or the new one, whole, whatever happens in between."""
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace the file at `path` by `data` in one step; on failure the old file stays and nothing else is left.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "a.bin", b"new")
+    ...     [(file.name, file.read_bytes()) for file in Path(folder).iterdir()]
+    [('a.bin', b'new')]
+    """
+    path = Path(path)
+    aside = path.parent / f".{uuid.uuid4().hex}.tmp"  # the same folder: a rename across file systems is a copy
+    try:
+        with open(aside, "xb") as file:  # not mkstemp, whose files nobody but the owner may read
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:  # an interrupt, too, must leave nothing behind
+        aside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace the file at `path` by `text` in UTF-8, its line ends as they are; see `write_bytes`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(Path(folder) / "a.txt", "naïve")
+    ...     (Path(folder) / "a.txt").read_text(encoding="utf-8")
+    'naïve'
+    """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last. Some systems cannot open or sync a folder; the file is whole there all the same."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

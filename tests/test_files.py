@@ -1,0 +1,76 @@
+"""A file is replaced whole or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from fasten.files import write_bytes, write_text
+
+
+def disk_full(*_args, **_kwargs):
+    raise OSError(28, "No space left on device")
+
+
+def interrupted(*_args, **_kwargs):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff\r\n", b"x" * 100_000])
+def test_what_is_written_is_read_back(tmp_path, data):
+    write_bytes(tmp_path / "file", data)
+    assert (tmp_path / "file").read_bytes() == data
+
+
+def test_text_is_utf8_with_its_own_line_ends(tmp_path):
+    write_text(tmp_path / "file", "χ²\n–\r\n")
+    assert (tmp_path / "file").read_bytes() == "χ²\n–\r\n".encode()
+
+
+def test_a_path_may_be_a_string_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_text("file", "here")
+    assert (tmp_path / "file").read_text() == "here"
+
+
+def test_a_second_write_replaces_the_first_and_leaves_one_file(tmp_path):
+    for text in ("a long first text", "short"):
+        write_text(tmp_path / "file", text)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("file", "short")]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize(("fail", "error"), [(disk_full, OSError), (interrupted, KeyboardInterrupt)])
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call, fail, error):
+    write_text(tmp_path / "file", "old")
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(error):
+        write_text(tmp_path / "file", "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path):
+    write_text(tmp_path / "file", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "file", "\ud800")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "missing" / "file", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "open", disk_full)
+    write_text(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_the_file_gets_the_permissions_of_any_new_file(tmp_path):
+    (tmp_path / "plain").write_text("text")
+    write_text(tmp_path / "file", "text")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "file")}
+    assert len(modes) == 1
