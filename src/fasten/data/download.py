@@ -1,0 +1,88 @@
+"""Fetching one file: written aside, checked, and only then given its name."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says so
+
+CHUNK = 1 << 20
+PATIENCE = 60.0  # seconds without a byte
+
+
+def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
+    """Fetch `url` to `target`, which appears only when whole and right.
+
+    Without `progress` a bar is shown where standard error is a terminal.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(target.name + ".part")
+    try:
+        with _shown(target.name, progress) as report, open(aside, "wb") as file:
+            found = _fetch(url, target, file, report)
+            file.flush()
+            os.fsync(file.fileno())
+        if found != md5:
+            raise ValueError(
+                f"{url} gave a file with md5 {found}, expected {md5}: it was damaged or changed on the way; try again, "
+                f"or put the right file at {target} by hand"
+            )
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _fetch(url: str, target: Path, file: IO[bytes], report: Progress) -> str:
+    """Copy what `url` answers to `file`; its md5."""
+    digest, received = hashlib.md5(usedforsecurity=False), 0
+    with _one_sentence(url, target), contextlib.closing(urllib.request.urlopen(url, timeout=PATIENCE)) as answer:
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        report(0, total)
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            digest.update(chunk)
+            received += len(chunk)
+            report(received, total)
+        if total is not None and received < total:
+            raise ConnectionError(f"the connection closed after {received} of {total} bytes")
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _one_sentence(url: str, target: Path) -> Iterator[None]:
+    """Whatever goes wrong on the network is an OSError that says what to do."""
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(error, urllib.error.HTTPError):
+            reason = f"the server answers {error.code} {error.reason}"
+            error.close()  # an HTTPError is also the open answer
+        raise OSError(
+            f"cannot download {url}: {reason}; check the connection, or fetch the file by hand and put it at {target}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _shown(name: str, progress: Progress | None) -> Iterator[Progress]:
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or (lambda received, total: None)
+        return
+    from rich.console import Console  # here: only a terminal has use for it
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda received, total: bar.update(task, completed=received, total=total)

@@ -1,0 +1,71 @@
+"""Source: one data set as its files hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One data set as its files hold it: nothing split, nothing corrupted.
+
+    >>> x = np.zeros((3, 2), np.float32)
+    >>> Source("tiny", x, np.array([0, 1, 1]), np.zeros(3, bool), ("cat", "dog")).num_classes
+    2
+    """
+
+    name: str
+    x: NDArray[Any]  # (n, H, W, C) uint8 images, or (n, D) float32 features
+    truth: NDArray[np.int64]  # (n,) the true labels
+    test: NDArray[np.bool_]  # (n,) the official test rows; all False where there are none
+    class_names: tuple[str, ...]
+    flips: Mapping[int, tuple[int, ...]] | None = None  # class -> those it is mistaken for, equally often
+    given: NDArray[np.int64] | None = None  # (n,) as people labelled them, -1 on test rows; None: noise is injected
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        self._check_labels("truth", self.truth, np.ones(len(self.x), bool))
+        if self.given is not None:
+            self._check_labels("given", self.given, ~self.test)
+            if (self.given[self.test] != -1).any():
+                raise ValueError(f"{self.name}: a test row has a given label; people label training rows, write -1")
+        self._check_flips()
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def _check_shapes(self) -> None:
+        if (self.x.ndim, self.x.dtype.name) not in ((4, "uint8"), (2, "float32")):
+            raise ValueError(
+                f"{self.name}: x is {self.x.dtype} of shape {self.x.shape}; give images as uint8 (n, H, W, C) or "
+                "features as float32 (n, D)"
+            )
+        columns = {"truth": (self.truth, np.int64), "test": (self.test, np.bool_), "given": (self.given, np.int64)}
+        for name, (column, dtype) in columns.items():
+            if column is not None and (column.shape != (len(self.x),) or column.dtype != dtype):
+                raise ValueError(
+                    f"{self.name}: {name} is {column.dtype} of shape {column.shape}; give one {np.dtype(dtype)} "
+                    f"for each of the {len(self.x)} rows of x"
+                )
+
+    def _check_labels(self, name: str, labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> None:
+        wrong = np.flatnonzero(rows & ((labels < 0) | (labels >= self.num_classes)))
+        if len(wrong):
+            raise ValueError(
+                f"{self.name}: {name} label {labels[wrong[0]]} in row {wrong[0]} is outside the {self.num_classes} "
+                f"classes; number them from 0 to {self.num_classes - 1} and name each in class_names"
+            )
+
+    def _check_flips(self) -> None:
+        for true, targets in (self.flips or {}).items():
+            if not targets or not all(0 <= c < self.num_classes for c in (true, *targets)) or true in targets:
+                raise ValueError(
+                    f"{self.name}: flips maps class {true} to {targets}; map it to one or more of the other classes "
+                    f"from 0 to {self.num_classes - 1}, or leave it out"
+                )

@@ -1,0 +1,21 @@
+"""Answers to a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say after "unknown …;": the nearest known names, or all of them.
+
+    >>> nearest("fastn", ["fasten", "glc"])
+    "did you mean 'fasten'?"
+    >>> nearest("zzz", ["fasten", "glc"])
+    'known: fasten, glc'
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(repr(c) for c in close) + "?"
+    return "known: " + ", ".join(names)
