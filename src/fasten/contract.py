@@ -1,0 +1,125 @@
+"""What methods and the engine agree on: the examples of a batch, how they are drawn, and the stages of a run.
+
+A method is an `nn.Module`: what it trains are its children, what it remembers are its buffers. It adds `plan(recipe)`,
+its stages in order, and `forward(x)`, class probabilities. A step yields `(part, loss)`, one update of that part each;
+the engine alone differentiates and steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+NormMode = Literal["split", "two-pass", "joint"]
+SetName = Literal["noisy", "clean"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast to train; the rate falls tenfold at the start of each milestone (epochs count from 1)."""
+
+    net: str = "resnet34"
+    epochs: int = 70
+    batch_size: int = 100
+    rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    milestones: tuple[int, ...] = (50, 60)
+
+    def scaled(self, epochs: int) -> Recipe:
+        """The same schedule, shrunk or stretched to `epochs`.
+
+        >>> Recipe(epochs=70, milestones=(50, 60)).scaled(7).milestones
+        (6, 7)
+        """
+        milestones = tuple(round((m - 1) * epochs / self.epochs) + 1 for m in self.milestones)
+        return replace(self, epochs=epochs, milestones=milestones)
+
+    def sgd(self) -> Optim:
+        return Optim(self.rate, self.momentum, self.weight_decay, self.milestones)
+
+
+@dataclass(frozen=True)
+class Optim:
+    """SGD with momentum and a step schedule, as one part of a method wants it in one stage."""
+
+    rate: float
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    milestones: tuple[int, ...] = ()
+
+    def rate_at(self, epoch: int) -> float:
+        """The rate of an epoch, counted from 1: a tenth for each milestone reached.
+
+        >>> [Optim(0.1, milestones=(50, 60)).rate_at(e) for e in (49, 50, 60)]
+        [0.1, 0.01, 0.001]
+        """
+        reached: int = sum(epoch >= m for m in self.milestones)
+        return float(self.rate / 10**reached)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a batch holds of one set: `size` rows of a shuffled pass, or `size / N` random rows of each class."""
+
+    source: SetName
+    size: int
+    how: Literal["pass", "balanced"] = "pass"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One draw, on the device. Rows of weight 0 only fill the batch: no loss may count them, no label be kept."""
+
+    x: Tensor  # (B, C, H, W) or (B, D), augmented and normalised
+    y: Tensor  # (B,) int64: the given labels of noisy rows, the verified ones of clean rows
+    index: Tensor  # (B,) int64: the row within its set
+    weight: Tensor  # (B,) 1 or 0
+    coin: Tensor  # (B, 2) uniform in [0, 1), for methods that toss coins
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The draws of one update, by name, and the current learning rate of each part (virtual steps follow it)."""
+
+    draws: Mapping[str, Examples]
+    rates: Mapping[nn.Module, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Examples:
+        return self.draws[name]
+
+
+class Predict(Protocol):
+    """Class probabilities (n, N) and labels (n,) of a whole set, in evaluation mode and without augmentation."""
+
+    def __call__(self, source: SetName) -> tuple[Tensor, Tensor]: ...
+
+
+Step = Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of a run; an epoch is a pass over the first `pass` draw unless `updates` says otherwise."""
+
+    name: str
+    step: Step
+    draws: Mapping[str, Draw]
+    optim: Mapping[nn.Module, Optim]
+    epochs: int = 1
+    updates: int | None = None  # per epoch
+    trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep the history of, update by update
+    prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
+    fresh: bool = False  # start again from the initial weights, after prepare
+
+
+@runtime_checkable
+class Method(Protocol):
+    """What the engine needs of a method, beside its being an `nn.Module`."""
+
+    def plan(self, recipe: Recipe) -> list[Stage]: ...
+
+    def forward(self, x: Tensor) -> Tensor: ...

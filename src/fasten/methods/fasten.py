@@ -1,0 +1,113 @@
+"""FasTEN: fast transition matrix estimation for learning with noisy labels.
+
+Kye, Choi, Byun, Chang: Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label
+Miscorrection, ECCV 2022. Two linear heads share one feature extractor. In every update the noisy head, applied to a
+class-balanced clean batch, gives the transition matrix T̂ of the labels as they are now; the clean head is trained
+through T̂, so that it stays skeptical of labels that it corrected itself; confident predictions replace labels for the
+next epoch. One forward and one back-propagation in all.
+
+Letters: f is the clean head's softmax, f̄ the noisy head's, d and d̄ the clean and the noisy batch, ȳ the current
+labels, ȳ* the labels as given, K the clean rows per class, ρ `threshold`, λ `noisy_weight`, q `perturbation`.
+Where paper and authors' code differ, this follows the code: losses are means, T̂ carries no gradient, ρ = 0.8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, NormMode, Recipe, Stage
+from fasten.nets import TwoHead
+from fasten.ops.means import weighted_mean
+from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
+
+
+class FasTEN(nn.Module):
+    """Two heads, T̂ in every update, labels corrected on the fly.
+
+    `correct` switches the correction of labels; `oracle` is a true T to use in place of T̂; `perturbation` replaces
+    that share of the corrected labels by uniform ones (the paper's test of robustness); `norm` is how batch norm sees
+    the two batches; `per_class` is K, by default as many as fit the batch size.
+    """
+
+    labels: Tensor
+    transition: Tensor
+    oracle: Tensor | None
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        threshold: float = 0.8,
+        noisy_weight: float = 0.5,
+        per_class: int | None = None,
+        correct: bool = True,
+        perturbation: float = 0.0,
+        norm: NormMode = "split",
+        oracle: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= perturbation <= 1:
+            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}")
+        if noisy_weight < 0 or (per_class is not None and per_class < 1):
+            raise ValueError(f"noisy_weight must be >= 0 and per_class >= 1, got {noisy_weight} and {per_class}")
+        self.net = TwoHead(backbone, num_classes)
+        self.num_classes, self.per_class, self.norm = num_classes, per_class, norm
+        self.noisy_weight, self.perturbation = noisy_weight, perturbation
+        self.threshold = threshold if correct else math.inf
+        self.register_buffer("labels", labels.to(torch.int32))  # current labels, (n,)
+        self.register_buffer("transition", torch.eye(num_classes))  # T̂ of the last update
+        self.register_buffer("oracle", oracle, persistent=False)
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        per_class = self.per_class or max(1, recipe.batch_size // self.num_classes)
+        draws = {
+            "noisy": Draw("noisy", recipe.batch_size),
+            "clean": Draw("clean", per_class * self.num_classes, "balanced"),
+        }
+        trace = {"transition": self.transition}
+        return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs, trace=trace)]
+
+    def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        noisy, clean = batch["noisy"], batch["clean"]
+        y = self.labels[noisy.index].long()  # ȳ, as the previous visit left it
+        (clean_n, noisy_n), (clean_c, noisy_c) = self.net.each([noisy.x, clean.x], self.norm)  # logits, (B, N) each
+        p = clean_n.softmax(1)
+
+        # Eq. (2). Differs: the paper does not say whether a gradient flows through T̂; the code detaches it.
+        T = estimate_transition(noisy_c.detach().softmax(1), clean.y, self.num_classes, clean.weight)
+        covered = torch.zeros_like(T[0]).index_add(0, clean.y, clean.weight.to(T.dtype)) > 0  # classes with a clean row
+        nll = torch.cat(
+            [
+                corrected_nll(p, T if self.oracle is None else self.oracle, y),
+                F.cross_entropy(clean_c, clean.y, reduction="none"),
+            ]
+        )
+        # Differs: the paper sums over both batches; the code averages, over d ∪ d̄ here and over d̄ in L_noisy.
+        clean_loss = weighted_mean(nll, torch.cat([noisy.weight, clean.weight]))  # Eq. (4)
+        noisy_loss = weighted_mean(F.cross_entropy(noisy_n, y, reduction="none"), noisy.weight)  # Eq. (5)
+        yield self.net, clean_loss + self.noisy_weight * noisy_loss  # Eq. (6)
+
+        # Eq. (7): back to the label as given, not to the last correction, where the head is not confident.
+        new = correct_labels(p.detach(), noisy.y, self.threshold)
+        new = self._perturb(new, p.detach(), noisy.coin)
+        new = torch.where(covered[noisy.y], new, noisy.y)
+        self.labels.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, new, y).to(self.labels.dtype))
+        self.transition.copy_(T)
+
+    def _perturb(self, labels: Tensor, p: Tensor, coin: Tensor) -> Tensor:
+        """Replace each corrected label by a uniform one with probability q."""
+        if self.perturbation == 0:
+            return labels
+        hit = (p.max(1).values >= self.threshold) & (coin[:, 0] < self.perturbation)
+        return torch.where(hit, (coin[:, 1] * self.num_classes).long(), labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        clean, _ = self.net(x)
+        return torch.softmax(clean, 1)

@@ -1,0 +1,61 @@
+"""A feature extractor with one linear classifier, or two.
+
+The backbone is any module with an integer `num_features` that maps a batch to (B, num_features). It may run in a
+lower precision; logits are always in the heads' own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fasten.contract import NormMode
+from fasten.nets.norm import forward_parts, share_parts
+
+
+class Heads(nn.Module):
+    """Linear classifiers on shared features; `forward` gives the logits of each, in the order of `names`."""
+
+    def __init__(self, backbone: nn.Module, num_classes: int, names: tuple[str, ...]) -> None:
+        super().__init__()
+        features = getattr(backbone, "num_features", None)
+        if not isinstance(features, int):
+            raise ValueError("a backbone needs an integer attribute `num_features`, the size of what it returns")
+        self.names = names
+        self.backbone = backbone
+        for name in names:
+            self.add_module(name, nn.Linear(features, num_classes))
+        self.parts = share_parts(backbone)
+        self.precision: torch.dtype | None = None  # of the backbone; None: as its weights
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        heads = [self.get_submodule(name) for name in self.names]
+        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
+            features = self.backbone(x)
+        features = features.to(x.dtype)  # (B, num_features)
+        return tuple(head(features) for head in heads)
+
+    def each(self, batches: list[Tensor], norm: NormMode) -> list[tuple[Tensor, ...]]:
+        """The logits of several batches, with batch norm as `norm` says."""
+        return forward_parts(self, self.parts, batches, norm)
+
+
+class OneHead(Heads):
+    """A plain classifier."""
+
+    def __init__(self, backbone: nn.Module, num_classes: int) -> None:
+        super().__init__(backbone, num_classes, ("clean",))
+
+
+class TwoHead(Heads):
+    """A clean and a noisy classifier on the same features.
+
+    >>> from fasten.nets import build_backbone
+    >>> net = TwoHead(build_backbone("mlp", (8,)), num_classes=3)
+    >>> clean, noisy = net(torch.zeros(4, 8))
+    >>> clean.shape, noisy.shape
+    (torch.Size([4, 3]), torch.Size([4, 3]))
+    """
+
+    def __init__(self, backbone: nn.Module, num_classes: int) -> None:
+        super().__init__(backbone, num_classes, ("clean", "noisy"))

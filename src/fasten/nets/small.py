@@ -1,0 +1,47 @@
+"""Small networks: seconds of training on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class SmallCNN(nn.Module):
+    """Three 3×3 convolutions with batch norm, a pooling before the third, and the mean over what is left."""
+
+    def __init__(self, channels: int = 1, width: int = 16) -> None:
+        super().__init__()
+        self.num_features = 4 * width
+        self.layers = nn.Sequential(
+            *_convolution(channels, width),
+            *_convolution(width, 2 * width),
+            nn.MaxPool2d(2),
+            *_convolution(2 * width, 4 * width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mean(self.layers(x), (2, 3))
+
+
+def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
+class MLP(nn.Module):
+    """Two hidden layers with batch norm, for tables and embeddings."""
+
+    def __init__(self, inputs: int, width: int = 256) -> None:
+        super().__init__()
+        self.num_features = width
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, width, bias=False),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.layers(x)
+        return features

@@ -1,0 +1,1 @@
+"""Formulas that several methods share."""

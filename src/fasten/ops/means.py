@@ -1,0 +1,16 @@
+"""Means over the rows of a batch that count."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Σ w v / Σ w, and 0 where no row counts.
+
+    >>> import torch
+    >>> weighted_mean(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([1.0, 1.0, 0.0]))
+    tensor(2.)
+    """
+    total = weight.sum()
+    return (weight * values).sum() / total.clamp(min=1)

@@ -1,0 +1,50 @@
+"""The label transition matrix: estimate it, correct a loss by it, correct labels.
+
+T[i, j] is P(noisy = j | true = i): rows sum to one. N is the number of classes, B a batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOG_GUARD = 1e-7  # inside the log, as in the authors' code: bounds the loss at 16.1 where T forbids the label
+
+
+def estimate_transition(noisy_probs: Tensor, labels: Tensor, num_classes: int, weight: Tensor | None = None) -> Tensor:
+    """Mean noisy-head probabilities of each true class, (B, N) and (B,) -> (N, N).
+
+    A class that is absent from the batch (or has only rows of weight 0) gets the identity's row.
+
+    >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 0]), 2)
+    tensor([[0.8000, 0.2000],
+            [0.0000, 1.0000]])
+    """
+    classes = torch.arange(num_classes, device=labels.device)
+    member = (labels[:, None] == classes).to(noisy_probs.dtype)  # (B, N)
+    if weight is not None:
+        member = member * weight[:, None].to(member.dtype)
+    count = member.sum(0)[:, None]  # (N, 1)
+    # Differs: the paper divides column j by the count of class j, which is right for balanced batches only.
+    mean = member.T @ noisy_probs / count.clamp(min=1)
+    identity = torch.eye(num_classes, dtype=mean.dtype, device=mean.device)
+    return torch.where(count > 0, mean, identity)
+
+
+def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor) -> Tensor:
+    """Forward-corrected loss per row, −log P(noisy = label | x) with P = Tᵀ p: (B, N), (N, N), (B,) -> (B,).
+
+    >>> corrected_nll(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1]))
+    tensor([0.6931])
+    """
+    return -torch.log((T.T[labels] * probs).sum(1) + LOG_GUARD)
+
+
+def correct_labels(probs: Tensor, given: Tensor, threshold: float) -> Tensor:
+    """The most probable label where its probability reaches the threshold, else the given one: (B, N), (B,) -> (B,).
+
+    >>> correct_labels(torch.tensor([[0.1, 0.9], [0.6, 0.4]]), torch.tensor([0, 1]), threshold=0.8)
+    tensor([1, 1])
+    """
+    confidence, guess = probs.max(1)
+    return torch.where(confidence >= threshold, guess.to(given.dtype), given)

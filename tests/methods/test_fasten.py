@@ -1,0 +1,227 @@
+"""FasTEN against its authors' own numbers, against NumPy, and against its invariants."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import CPU64, make_tiny_task
+from reference.transition import ref_correct, ref_fasten_loss, softmax
+
+from fasten.contract import Batch, Examples, Recipe
+from fasten.engine import Update
+from fasten.loader import Loader, Picks
+from fasten.methods.fasten import FasTEN
+from fasten.nets import build_backbone
+
+AUTHORS = json.loads((Path(__file__).parent.parent / "golden" / "fasten-authors.json").read_text())
+HEADS = {"fc_clean": "clean", "fc_noisy": "noisy"}
+
+
+def our_name(name: str) -> str:
+    """The authors' parameter name -> ours; their shortcuts are `shortcut`, ours torchvision's `downsample`."""
+    head, _, rest = name.partition(".")
+    return f"{HEADS[head]}.{rest}" if head in HEADS else f"backbone.{name.replace('shortcut', 'downsample')}"
+
+
+class AuthorsLoader(Loader):
+    """Serves the batches of the recorded run in place of our own draws."""
+
+    def __init__(self, images, given, clean, classes):
+        self.images, self.given, self.clean, self.classes = images, given, clean, classes
+        self.time = 0
+
+    def num_updates(self, stage):
+        return 6
+
+    def batch(self, stage, picks, rates):
+        clean = self.clean[self.time]
+        rows = torch.arange(20 * (self.time % 3), 20 * (self.time % 3) + 20)
+        self.time += 1
+        ones, coin = torch.ones(20, dtype=torch.float64), torch.zeros(20, 2)
+        noisy = Examples(self.images[rows], self.given[rows], rows, ones, coin)
+        return Batch({"noisy": noisy, "clean": Examples(clean, self.classes, rows, ones, coin)}, rates)
+
+
+def authors_draws():
+    """Weights, images, labels and clean batches, in the order in which the file says they were drawn."""
+    settings = AUTHORS["settings"]
+    rng = np.random.RandomState(settings["seed"])
+    weights = {}
+    for name, shape in AUTHORS["parameters"]:
+        if len(shape) > 1:
+            weights[name] = rng.standard_normal(shape) * math.sqrt(2 / math.prod(shape[1:]))
+        else:
+            weights[name] = np.ones(shape) if name.endswith("weight") else np.zeros(shape)
+    images = rng.standard_normal((60, 3, 32, 32))
+    given = rng.randint(0, 10, 60)
+    return weights, images, given, [rng.standard_normal((20, 3, 32, 32)) for _ in range(6)]
+
+
+@pytest.mark.parametrize("norm", ["two-pass", "split"])
+def test_six_updates_are_those_of_the_authors_code(norm):
+    settings = AUTHORS["settings"]
+    weights, images, given, clean = authors_draws()
+    assert given.tolist() == AUTHORS["given"]
+    method = FasTEN(
+        build_backbone("resnet34", (3, 32, 32)), torch.from_numpy(given), num_classes=10, norm=norm,
+        threshold=settings["threshold"], noisy_weight=settings["noisy_weight"],
+    )  # fmt: skip
+    CPU64.place(method)
+    state = {our_name(name): torch.from_numpy(value) for name, value in weights.items()}
+    missing, unexpected = method.net.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert not [name for name in missing if "running" not in name and "num_batches" not in name]
+
+    recipe = Recipe(batch_size=20, rate=settings["learning_rate"], milestones=())
+    (stage,) = method.plan(recipe)
+    classes = torch.arange(10).repeat_interleave(2)
+    loader = AuthorsLoader(torch.from_numpy(images), torch.from_numpy(given), list(map(torch.from_numpy, clean)), classes)
+    update = Update(stage, loader, CPU64.device)
+    update.loss = update.loss.double()
+    update.start_epoch(1)
+    method.train()
+    losses, tables = [], []
+    for t in range(6):
+        update.clear()
+        update({})
+        losses.append(update.loss.item())
+        if t % 3 == 2:
+            tables.append(method.labels.tolist())
+    np.testing.assert_allclose(losses, AUTHORS["losses"], rtol=1e-9)
+    assert tables == AUTHORS["labels_after_epoch"]
+    ours = method.net.state_dict()
+    for name, values in AUTHORS["after"].items():
+        np.testing.assert_allclose(ours[our_name(name)].flatten()[: len(values)], values, rtol=1e-9, err_msg=name)
+    total = sum(parameter.sum().item() for parameter in method.net.parameters())
+    np.testing.assert_allclose(total, AUTHORS["weight_sum"], rtol=1e-9)
+
+
+def one_batch(method: FasTEN, task, seed: int = 0):
+    loader = Loader(task, CPU64.device, seed, torch.float64)
+    (stage,) = method.plan(Recipe("small-cnn", batch_size=12))
+    picks: dict[str, Picks] = next(iter(loader.updates(stage, (0, 1))))
+    return loader.batch(stage, picks, {})
+
+
+def tiny(task, **options) -> FasTEN:
+    torch.manual_seed(0)
+    method = FasTEN(build_backbone("small-cnn", task.shape), torch.from_numpy(task.given), num_classes=3, **options)
+    return CPU64.place(method)
+
+
+@pytest.mark.parametrize("noisy_weight", [0.0, 0.5, 1.0])
+def test_the_loss_and_the_new_labels_match_the_reference(noisy_weight):
+    task = make_tiny_task()
+    method = tiny(task, noisy_weight=noisy_weight, threshold=0.5, norm="two-pass")
+    batch = one_batch(method, task)
+    (clean_n, noisy_n), (clean_c, noisy_c) = method.net.each([batch["noisy"].x, batch["clean"].x], "two-pass")
+    labels = method.labels[batch["noisy"].index].long()
+    logits = [t.detach().numpy() for t in (clean_n, noisy_n, clean_c, noisy_c)]
+    expected, T = ref_fasten_loss(*logits, labels.numpy(), batch["clean"].y.numpy(), 3, noisy_weight)
+    steps = method.step(batch)
+    part, loss = next(steps)
+    assert part is method.net
+    np.testing.assert_allclose(loss.item(), expected, rtol=1e-10)
+    assert next(steps, None) is None
+    np.testing.assert_allclose(method.transition, T, rtol=1e-10)
+    new = ref_correct(softmax(logits[0]), batch["noisy"].y.numpy(), 0.5)
+    assert method.labels[batch["noisy"].index].tolist() == new.tolist()
+
+
+def run_step(method, batch):
+    return list(method.step(batch))
+
+
+def test_only_visited_rows_change_and_fallback_is_the_label_as_given():
+    task = make_tiny_task()
+    method = tiny(task, threshold=0.0)
+    before = method.labels.clone()
+    batch = one_batch(method, task)
+    run_step(method, batch)
+    untouched = np.setdiff1d(np.arange(len(before)), batch["noisy"].index.numpy())
+    assert method.labels[untouched].equal(before[untouched])
+    method.threshold = math.inf
+    run_step(method, batch)
+    assert method.labels.equal(before)
+
+
+def test_filling_rows_change_neither_the_loss_nor_the_labels():
+    task = make_tiny_task()
+    method = tiny(task, threshold=0.0, norm="two-pass")
+    method.eval()  # batch norm would see the filling; the loss must not
+    batch = one_batch(method, task)
+    noisy = batch["noisy"]
+    weight = torch.tensor([1.0] * 8 + [0.0] * 4)
+    part = {name: getattr(noisy, name)[:8] for name in ("x", "y", "index", "weight", "coin")}
+    filled = Examples(noisy.x, noisy.y, noisy.index, weight, noisy.coin)
+    (_, short), *_ = run_step(tiny_copy(method), Batch({"noisy": Examples(**part), "clean": batch["clean"]}))
+    copy = tiny_copy(method)
+    (_, long), *_ = run_step(copy, Batch({"noisy": filled, "clean": batch["clean"]}))
+    np.testing.assert_allclose(short.item(), long.item(), rtol=1e-12)
+    assert copy.labels[noisy.index[8:]].equal(method.labels[noisy.index[8:]])
+
+
+def tiny_copy(method):
+    import copy
+
+    return copy.deepcopy(method)
+
+
+def test_no_gradient_of_the_clean_loss_reaches_the_noisy_head():
+    task = make_tiny_task()
+    method = tiny(task, noisy_weight=0.0)
+    (_, loss), *_ = run_step(method, one_batch(method, task))
+    assert torch.autograd.grad(loss, method.net.noisy.weight, allow_unused=True)[0] is None or not torch.autograd.grad(
+        loss, method.net.noisy.weight, retain_graph=True
+    )[0].any()
+
+
+def test_an_oracle_replaces_the_estimate_in_the_loss():
+    task = make_tiny_task()
+    identity = torch.eye(3, dtype=torch.float64)
+    method = tiny(task, oracle=identity, norm="two-pass", noisy_weight=0.0)
+    batch = one_batch(method, task)
+    (_, loss), *_ = run_step(method, batch)
+    (clean_n, _), (clean_c, _) = method.net.each([batch["noisy"].x, batch["clean"].x], "two-pass")
+    p = torch.cat([clean_n, clean_c]).softmax(1)
+    y = torch.cat([batch["noisy"].y, batch["clean"].y])
+    plain = -torch.log(p[torch.arange(len(y)), y]).mean()
+    np.testing.assert_allclose(loss.item(), plain.item(), rtol=1e-5)
+
+
+def test_perturbation_replaces_that_share_of_the_corrected_labels():
+    task = make_tiny_task(per_class=400)
+    method = tiny(task, threshold=0.0, perturbation=0.5)
+    (stage,) = method.plan(Recipe("small-cnn", batch_size=1000))
+    loader = Loader(task, CPU64.device, 0, torch.float64)
+    picks = next(iter(loader.updates(stage, (0, 1))))
+    batch = loader.batch(stage, picks, {})
+    sure = tiny_copy(method)
+    sure.perturbation = 0.0
+    run_step(sure, batch)
+    run_step(method, batch)
+    changed = (method.labels != sure.labels)[batch["noisy"].index].double().mean().item()
+    assert changed == pytest.approx(0.5 * 2 / 3, abs=0.05)  # a uniform label is another one two times in three
+
+
+def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row():
+    task = make_tiny_task()
+    method = tiny(task, threshold=0.0)
+    batch = one_batch(method, task)
+    clean = batch["clean"]
+    weight = (clean.y != 2).double()
+    run_step(method, Batch({"noisy": batch["noisy"], "clean": Examples(clean.x, clean.y, clean.index, weight, clean.coin)}))
+    assert method.transition[2].tolist() == [0, 0, 1]
+    rows = batch["noisy"].index[batch["noisy"].y == 2]
+    assert (method.labels[rows] == 2).all()
+
+
+@pytest.mark.parametrize("option", [{"perturbation": 1.5}, {"noisy_weight": -1.0}, {"per_class": 0}])
+def test_an_impossible_option_is_refused(option):
+    with pytest.raises(ValueError, match="must be"):
+        tiny(make_tiny_task(), **option)

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.transition import ref_correct, ref_corrected_nll, ref_estimate
+
+from fasten import correct_labels, corrected_nll, estimate_transition
+
+SIZES = st.integers(2, 12)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def draw(k: int, rows: int, seed: int):
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.ones(k), rows), rng.dirichlet(np.ones(k), k), rng.integers(k, size=rows)
+
+
+@pytest.mark.parametrize("k", [2, 10, 100])
+def test_estimate_matches_the_reference_on_unbalanced_batches_with_absent_classes(k):
+    p, _, y = draw(k, 32, seed=k)
+    y[y == 1] = 0
+    got = estimate_transition(torch.from_numpy(p), torch.from_numpy(y), k)
+    np.testing.assert_allclose(got, ref_estimate(p, y, k), rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 10, 100])
+def test_corrected_nll_matches_the_reference(k):
+    p, T, y = draw(k, 32, seed=k)
+    got = corrected_nll(*map(torch.from_numpy, (p, T, y)))
+    np.testing.assert_allclose(got, ref_corrected_nll(p, T, y), rtol=1e-12)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4, 0.8, 1.0, 1.1])
+def test_correct_labels_matches_the_reference(threshold):
+    p, _, y = draw(4, 64, seed=1)
+    got = correct_labels(torch.from_numpy(p), torch.from_numpy(y), threshold)
+    np.testing.assert_array_equal(got, ref_correct(p, y, threshold))
+
+
+@given(SIZES, SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_rows_of_the_estimate_sum_to_one(k, seed):
+    p, _, y = draw(k, 3 * k, seed)
+    T = estimate_transition(torch.from_numpy(p), torch.from_numpy(y), k)
+    np.testing.assert_allclose(T.sum(1), 1, rtol=1e-12)
+    assert T.min() >= 0
+
+
+@given(SIZES, SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_the_identity_gives_the_plain_loss(k, seed):
+    p, _, y = draw(k, 16, seed)
+    got = corrected_nll(torch.from_numpy(p), torch.eye(k, dtype=torch.float64), torch.from_numpy(y))
+    np.testing.assert_allclose(got, -np.log(p[np.arange(16), y] + 1e-7), rtol=1e-9)
+
+
+@given(SIZES, SEEDS)
+@settings(deadline=None, max_examples=40)
+def test_permuting_the_classes_permutes_the_answer(k, seed):
+    p, T, y = draw(k, 16, seed)
+    order = np.random.default_rng(seed).permutation(k)  # new class c is old class order[c]
+    back = np.argsort(order)
+    estimate = estimate_transition(torch.from_numpy(p), torch.from_numpy(y), k)
+    permuted = estimate_transition(torch.from_numpy(p[:, order]), torch.from_numpy(back[y]), k)
+    np.testing.assert_allclose(permuted, estimate[order][:, order], rtol=1e-12)
+    loss = corrected_nll(*map(torch.from_numpy, (p, T, y)))
+    same = corrected_nll(*map(torch.from_numpy, (p[:, order], T[order][:, order], back[y])))
+    np.testing.assert_allclose(loss, same, rtol=1e-10)
+
+
+def test_rows_of_weight_zero_do_not_count():
+    p, _, y = draw(3, 9, seed=0)
+    weight = torch.tensor([1.0] * 6 + [0.0] * 3)
+    got = estimate_transition(torch.from_numpy(p), torch.from_numpy(y), 3, weight)
+    np.testing.assert_allclose(got, ref_estimate(p[:6], y[:6], 3), rtol=1e-12)
+
+
+def test_a_forbidden_label_costs_a_bounded_loss():
+    loss = corrected_nll(torch.tensor([[1.0, 0.0]]), torch.eye(2), torch.tensor([1]))
+    assert loss.item() == pytest.approx(16.118, abs=1e-3)
