@@ -1,0 +1,8 @@
+"""`python -m fasten`."""
+
+import sys
+
+from fasten.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Augmentation and normalisation of whole batches, on the device, from random numbers drawn beforehand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NUM_RANDOM = 3  # per image: the crop's row, its column, whether to flip
+
+
+def gather_crop_flip(images: Tensor, rows: Tensor, random: Tensor, pad: int, flip: bool) -> Tensor:
+    """Rows of `images` (n, H, W, C), each zero-padded by `pad`, cropped at random to its old size, perhaps flipped.
+
+    `random` (B, 3) is uniform in [0, 1). One gather does it all: no padded copy is made.
+    """
+    height, width = images.shape[1:3]
+    offset = (random[:, :2] * (2 * pad + 1)).long() - pad  # (B, 2), from −pad to pad
+    ys = offset[:, :1] + torch.arange(height, device=images.device)  # (B, H)
+    xs = offset[:, 1:] + torch.arange(width, device=images.device)  # (B, W)
+    if flip:
+        xs = torch.where(random[:, 2:3] < 0.5, xs.flip(1), xs)
+    inside = ((ys >= 0) & (ys < height))[:, :, None] & ((xs >= 0) & (xs < width))[:, None, :]  # (B, H, W)
+    picked = images[rows[:, None, None], ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
+    return picked * inside[..., None]
+
+
+class Normalise:
+    """(x − mean) / std per channel; images come as (B, H, W, C) uint8 and leave as (B, C, H, W)."""
+
+    def __init__(
+        self, mean: tuple[float, ...], std: tuple[float, ...], image: bool, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        unit = 255.0 if image else 1.0
+        self.scale = 1.0 / (unit * torch.tensor(std, dtype=dtype, device=device))
+        self.shift = -torch.tensor(mean, dtype=dtype, device=device) / torch.tensor(std, dtype=dtype, device=device)
+        self.image, self.dtype = image, dtype
+        self.layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = torch.addcmul(self.shift, x.to(self.dtype), self.scale)
+        return x.permute(0, 3, 1, 2).contiguous(memory_format=self.layout) if self.image else x

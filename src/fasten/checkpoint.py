@@ -1,0 +1,89 @@
+"""Checkpoints: one safetensors file each, whole or absent, with a checksum; the last two are kept.
+
+Writing happens off the training thread, from a copy of the tensors taken at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fasten.files import write_bytes
+
+KEEP = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pool = ThreadPoolExecutor(1, "fasten-checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Keep these as checkpoint `number` (they grow); an error of the write before comes up here."""
+        self.wait()
+        copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+        text = json.dumps(meta)  # now: the caller may change it while the file is written
+        self._pending = self._pool.submit(self._write, number, copies, text)
+
+    def wait(self) -> None:
+        """Until the last one is on the disk."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def _write(self, number: int, tensors: dict[str, Tensor], meta: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        header = {"meta": meta, "sha256": _checksum(tensors, meta)}
+        write_bytes(self.folder / f"{number:09d}.safetensors", safetensors.torch.save(tensors, header))
+        for old in self._files()[:-KEEP]:
+            old.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.safetensors"))
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
+        """The newest whole checkpoint, what it says, and a sentence for each damaged one; None where there is none."""
+        damaged: list[str] = []
+        for path in reversed(self._files()):
+            try:
+                return (*_read(path), damaged)
+            except (OSError, ValueError, SafetensorError) as error:
+                damaged.append(f"checkpoint {path.name} is damaged ({error}); the one before it is used")
+        if damaged:
+            raise ValueError(f"no checkpoint in {self.folder} is whole: {damaged[0]}; start the run again")
+        return None
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, "pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    if header.get("sha256") != _checksum(tensors, header.get("meta", "")):
+        raise ValueError("its checksum does not match")
+    return tensors, json.loads(header["meta"])
+
+
+def _checksum(tensors: Mapping[str, Tensor], meta: str) -> str:
+    digest = hashlib.sha256(meta.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,127 @@
+"""What a person sees: a progress bar on a terminal, plain lines elsewhere, tables."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fasten.bench import Timing
+from fasten.engine import Row
+from fasten.records import Record
+
+
+class Display:
+    """The course of a run, on standard error."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.console = Console(stderr=True, highlight=False)
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def say(self, sentence: str) -> None:
+        if not self.quiet:
+            self.console.print(sentence, markup=False, soft_wrap=True)
+
+    def start(self, record: Record, updates: int) -> None:
+        if self.quiet:
+            return
+        run, data, where = record["run"], record["data"], record["environment"]
+        wrong = "not known" if data["noise_rate"] is None else f"{data['noise_rate']:.1%}"
+        self.say(
+            f"{run['method']} on {run['dataset']}, noise {run['noise']} ({wrong} of labels wrong), seed {run['seed']}: "
+            f"{data['rows_noisy']:,} noisy, {data['rows_clean']:,} clean, {data['rows_valid']:,} validation, "
+            f"{data['rows_test']:,} test rows; {run['recipe']['net']} on {where['device']}, {where['precision']}"
+        )
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=self.console, transient=True)
+            self.task = self.bar.add_task("training", total=updates)
+            self.bar.start()
+
+    def update(self, done: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done)
+
+    def epoch(self, row: Row) -> None:
+        text = f"epoch {row['epoch']}: loss {row['loss']:.3f}, validation {_percent(row['valid_accuracy'])}"
+        text += f", labels corrected {_percent(row['corrected_fraction'])}"
+        if self.bar is not None:
+            self.bar.update(self.task, description=text)
+        else:
+            self.say(f"{text}, {row['seconds']:.2f} s")
+
+
+def show_result(record: Record, out: Path) -> None:
+    """The last lines of a run."""
+    result = record["result"]
+    rows = [[record["run"]["method"], result["test_accuracy"], result["test_accuracy_last"], result["valid_accuracy"]]]
+    names = {"clean_only": "clean rows only", "noisy_only": "noisy labels only"}
+    for name, value in record["references"].items():
+        rows.append([names[name], value["test_accuracy"], value["test_accuracy_last"], value["valid_accuracy"]])
+    show_table(["", "test accuracy", "at the last epoch", "validation accuracy"], rows)
+    rate = result["examples_per_second"]
+    speed = "" if rate is None else f", {rate:,.0f} examples/s"
+    print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
+    for note in record["notes"]:
+        print(f"note: {note}")
+    print(f"report: {out / 'report.html'}")
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table, markup=False)
+
+
+def show_recipe_fields(names: Sequence[str]) -> None:
+    print(f"\nof the recipe, for every method: {', '.join(names)}")
+
+
+def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
+    print(f"{net} on {device}; ratio to plain cross-entropy on the same images")
+    rows = []
+    for t in lines:
+        memory = "–" if t.peak_memory_bytes is None else f"{t.peak_memory_bytes / 2**30:.2f} GiB"
+        speed = [f"{t.milliseconds:.2f} ± {100 * t.spread / 2:.0f}%", f"{t.images_per_second:,.0f}", f"{t.ratio:.3f}"]
+        rows.append([t.method, *speed, f"{t.setup_seconds:.1f} s", memory])
+    show_table(["method", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
+
+
+def sentence(error: Exception) -> str:
+    """One line for what went wrong."""
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f": {error.filename}" if error.filename else ""
+        if error.errno == errno.ENOSPC:
+            return f"no space left on the disk{where}; free some and go on with `fasten resume`"
+        return f"{error.strerror}{where}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"

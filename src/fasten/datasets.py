@@ -1,0 +1,154 @@
+"""The known data sets: how each is read, split, augmented and trained on by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fasten.contract import Recipe
+from fasten.data.cifar import read_cifar10, read_cifar100
+from fasten.data.cifarn import read_cifar10n, read_cifar100n
+from fasten.data.digits import read_digits
+from fasten.data.noise import corrupt, parse_noise
+from fasten.data.source import Source
+from fasten.data.splits import Split, balanced_split, stratified_split
+from fasten.data.task import Task
+from fasten.metrics import counted_transition
+from fasten.streams import numpy_stream
+from fasten.suggest import nearest
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how to find a data set's files."""
+
+    root: Path = Path("data")
+    download: bool = False
+    label_set: str = "worst"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set by name."""
+
+    read: Callable[[Place], Source]
+    about: str
+    num_clean: int
+    num_valid: int
+    recipe: Recipe
+    num_test: int = 0  # where the files have no test rows of their own
+    mean: tuple[float, ...] = (0.0,)  # of pixels in [0, 1]
+    std: tuple[float, ...] = (1.0,)
+    pad: int = 0
+    flip: bool = False
+    given: bool = False  # comes with labels that people gave; noise is not injected
+
+
+# The paper's split and recipe.
+CIFAR: Any = {"num_clean": 1000, "num_valid": 5000, "recipe": Recipe(), "pad": 4, "flip": True}
+
+DATASETS: dict[str, Dataset] = {
+    "digits": Dataset(
+        lambda place: read_digits(),
+        "1,797 handwritten digits, 8×8, from scikit-learn; needs no files",
+        num_clean=100,
+        num_valid=100,
+        num_test=400,
+        recipe=Recipe("small-cnn", epochs=40, rate=0.2, milestones=(29, 35)),
+        mean=(0.305,),
+        std=(0.376,),
+    ),
+    "cifar10": Dataset(
+        lambda place: read_cifar10(place.root, place.download),
+        "60,000 colour images of 10 classes, 32×32",
+        **CIFAR,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+    ),
+    "cifar100": Dataset(
+        lambda place: read_cifar100(place.root, place.download),
+        "60,000 colour images of 100 classes, 32×32",
+        **CIFAR,
+        mean=(0.507, 0.487, 0.441),
+        std=(0.267, 0.256, 0.276),
+    ),
+    "cifar10n": Dataset(
+        lambda place: read_cifar10n(place.root, place.label_set, place.download),
+        "CIFAR-10 with labels given by people (--labels worst, aggregate, random1, random2, random3)",
+        **CIFAR,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        given=True,
+    ),
+    "cifar100n": Dataset(
+        lambda place: read_cifar100n(place.root, place.label_set, place.download),
+        "CIFAR-100 with labels given by people",
+        **CIFAR,
+        mean=(0.507, 0.487, 0.441),
+        std=(0.267, 0.256, 0.276),
+        given=True,
+    ),
+}
+
+
+def find_dataset(name: str) -> Dataset:
+    """A known data set, or a sentence that names the nearest."""
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}; {nearest(name, DATASETS)}")
+    return DATASETS[name]
+
+
+def check_noise(name: str, noise: str) -> None:
+    """Before anything is read: can this data set have this noise?"""
+    kind = parse_noise(noise).kind
+    if find_dataset(name).given and kind != "none":
+        raise ValueError(f"{name} comes with noisy labels of its own; leave --noise away, got {noise!r}")
+
+
+def load_task(name: str, noise: str = "none", seed: int = 0, place: Place | None = None) -> Task:
+    """Read a data set, split it and corrupt its labels, all as the seed says."""
+    check_noise(name, noise)
+    dataset = DATASETS[name]
+    return make_task(dataset, dataset.read(place or Place()), noise, seed)
+
+
+def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:
+    """Split and corrupt what was read. Clean, validation and test rows keep their true labels."""
+    num_classes = len(source.class_names)
+    split = _split(dataset, source, numpy_stream(seed, "split"))
+    truth = source.truth[split.noisy]
+    if source.given is not None:
+        given = source.given[split.noisy]
+        transition = counted_transition(truth, given, num_classes)
+    else:
+        made = corrupt(truth, parse_noise(noise), num_classes, numpy_stream(seed, "noise"), source.flips)
+        given, transition = made.labels, made.transition
+    return Task(
+        name=source.name,
+        x=source.x,
+        split=split,
+        given=given,
+        clean=source.truth[split.clean],
+        valid=source.truth[split.valid],
+        test=source.truth[split.test],
+        class_names=source.class_names,
+        truth=truth,
+        transition=transition,
+        mean=dataset.mean,
+        std=dataset.std,
+        pad=dataset.pad,
+        flip=dataset.flip,
+    )
+
+
+def _split(dataset: Dataset, source: Source, rng: np.random.Generator) -> Split:
+    num_classes = len(source.class_names)
+    if source.test.any():
+        rows = np.flatnonzero(~source.test)
+        return balanced_split(source.truth, rows, num_classes, dataset.num_clean, dataset.num_valid, rng)
+    sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid, "test": dataset.num_test}
+    return stratified_split(source.truth, num_classes, **sizes, rng=rng)

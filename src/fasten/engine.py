@@ -1,0 +1,256 @@
+"""The engine: stages, epochs, updates. The only place that differentiates and steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fasten.capture import capture
+from fasten.contract import SetName, Stage
+from fasten.loader import Loader, Picks
+from fasten.machine import Machine
+
+Row = dict[str, Any]  # what the record says of one epoch
+Step = Callable[[Mapping[str, Picks]], None]
+Measure = Callable[[nn.Module, Mapping[str, Tensor]], Row]  # after an epoch, from the method and its traces
+
+
+@dataclass
+class Progress:
+    """Where a run stands: with the tensors of `Fit.tensors`, all that it takes to go on."""
+
+    stage: int = 0
+    epoch: int = 1  # of the stage, counted from 1
+    update: int = 0  # done in this epoch
+    seconds: float = 0.0  # of training so far, set-up not counted
+    setup_seconds: float = 0.0
+    images: int = 0
+    rows: list[Row] = field(default_factory=list)
+    best: Row | None = None  # the selected epoch of this stage
+
+
+class Update:
+    """One update of a stage, and the running sums that it keeps on the device."""
+
+    def __init__(self, stage: Stage, loader: Loader, device: torch.device) -> None:
+        self.stage, self.loader = stage, loader
+        self.parts = {part: list(part.parameters()) for part in stage.optim}
+        precise = torch.float32 if device.type == "cuda" else torch.float64  # fused steps on a GPU read a float32 rate
+        self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
+        self.optimizers = {part: self._optimizer(part) for part in stage.optim}
+        length = loader.num_updates(stage)
+        self.history = {name: t.new_zeros(length, *t.shape) for name, t in stage.trace.items()}
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self.loss = torch.zeros((), device=device)
+
+    def _optimizer(self, part: nn.Module) -> torch.optim.SGD:
+        spec = self.stage.optim[part]
+        optimizer = torch.optim.SGD(
+            self.parts[part],
+            lr=self.rates[part],
+            momentum=spec.momentum,
+            weight_decay=spec.weight_decay,
+            fused=self.rates[part].device.type == "cuda",
+        )
+        for parameter in self.parts[part]:  # there from the start: a captured graph cannot make them at the first step
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
+
+    def __call__(self, picks: Mapping[str, Picks]) -> None:
+        batch = self.loader.batch(self.stage, picks, self.rates)
+        for part, loss in self.stage.step(batch):
+            grads = torch.autograd.grad(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            for parameter, grad in zip(self.parts[part], grads, strict=True):
+                parameter.grad = grad
+            self.optimizers[part].step()
+            last = loss.detach()
+        self.loss.add_(last)
+        for name, buffer in self.stage.trace.items():
+            self.history[name].index_copy_(0, self.cursor, buffer[None])
+        self.cursor.add_(1)
+
+    def start_epoch(self, epoch: int) -> None:
+        for part, rate in self.rates.items():
+            rate.fill_(self.stage.optim[part].rate_at(epoch))
+
+    def clear(self) -> None:
+        self.cursor.zero_()
+        self.loss.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything of an update that a checkpoint needs, under stable names."""
+        kept = {"sum.cursor": self.cursor, "sum.loss": self.loss}
+        kept |= {f"history.{name}": tensor for name, tensor in self.history.items()}
+        for number, optimizer in enumerate(self.optimizers.values()):
+            for position, state in optimizer.state_dict()["state"].items():
+                kept |= {f"optim.{number}.{position}.{key}": value for key, value in state.items()}
+        return kept
+
+
+class Fit:
+    """A training run: `run()` goes through the plan, from wherever `progress` stands.
+
+    `measure` makes an epoch's row; `after_update` is called after every update (True: an epoch has just ended) and may
+    take a checkpoint from `progress` and `tensors()`.
+    """
+
+    def __init__(
+        self, method: nn.Module, plan: list[Stage], loader: Loader, machine: Machine, measure: Measure
+    ) -> None:
+        self.method, self.plan, self.loader, self.machine, self.measure = method, plan, loader, machine, measure
+        self.progress = Progress()
+        self.after_update: Callable[[bool], None] = lambda epoch_ended: None
+        self.selected: dict[str, Tensor] = {}  # the method's state at the selected epoch
+        self.initial = _copy(method) if any(stage.fresh for stage in plan) else {}
+        self.update: Update | None = None
+        self._restored: dict[str, Tensor] = {}
+
+    def run(self) -> None:
+        while self.progress.stage < len(self.plan):
+            self._run_stage(self.plan[self.progress.stage])
+            self.progress.stage += 1
+            self.progress.epoch, self.progress.update = 1, 0
+        self.method.load_state_dict(self.selected)
+
+    def _run_stage(self, stage: Stage) -> None:
+        step, _ = self.start_stage()
+        while self.progress.epoch <= stage.epochs:
+            self._run_epoch(stage, step)
+            self.progress.epoch, self.progress.update = self.progress.epoch + 1, 0
+            self.after_update(True)
+
+    def start_stage(self) -> tuple[Step, Stage]:
+        """What does one update of the stage at hand, compiled and captured where the machine says so."""
+        began = time.perf_counter()
+        stage = self.plan[self.progress.stage]
+        if self.progress.epoch == 1 and self.progress.update == 0:
+            self._begin(stage)
+        self.update = Update(stage, self.loader, self.machine.device)
+        self._take_restored()
+        self.method.train()
+        step = self._fast(stage, self.update)
+        _synchronize(self.machine.device)
+        self.progress.setup_seconds += time.perf_counter() - began
+        self._clock = time.perf_counter()
+        return step, stage
+
+    def _begin(self, stage: Stage) -> None:
+        self.progress.best, self.selected = None, {}
+        if stage.prepare is not None:
+            stage.prepare(self.predict)
+        if stage.fresh:
+            weights = {name for name, _ in self.method.named_parameters()} | _child_buffers(self.method)
+            self.method.load_state_dict({k: v for k, v in self.initial.items() if k in weights}, strict=False)
+
+    def _fast(self, stage: Stage, update: Update) -> Step:
+        if self.machine.compile:
+            for part in stage.optim:
+                part.compile(dynamic=False)
+        if not self.machine.capture:
+            return update
+        example = next(iter(self.loader.updates(stage, (self.progress.stage, 1))))
+        update.start_epoch(1)
+        state = [*self.method.parameters(), *self.method.buffers(), *update.tensors().values()]
+        return capture(update, example, state)
+
+    def _run_epoch(self, stage: Stage, step: Step) -> None:
+        at, update = self.progress, self.update
+        assert update is not None
+        update.start_epoch(at.epoch)
+        for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
+            step(picks)
+            at.update += 1
+            at.images += sum(p.index.numel() for p in picks.values())
+            if at.update < self.loader.num_updates(stage):
+                self.after_update(False)
+        main = list(stage.optim.values())[-1]
+        row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
+        row |= self.measure(self.method, update.history)
+        self.method.train()
+        self.tick()
+        row |= {"learning_rate": main.rate_at(at.epoch), "seconds": at.seconds - _total_seconds(at.rows)}
+        at.rows.append(row)
+        update.clear()
+        self._select(row)
+
+    def tick(self) -> None:
+        """Count the time since the last tick as training."""
+        now = time.perf_counter()
+        self.progress.seconds += now - self._clock
+        self._clock = now
+
+    def _select(self, row: Row) -> None:
+        """Keep the epoch with the best validation accuracy, the later one of equals; without validation, the last."""
+        score, best = row.get("valid_accuracy"), self.progress.best
+        if best is None or score is None or score >= best["valid_accuracy"]:
+            self.progress.best = row
+            self.selected = _copy(self.method)
+
+    def predict(self, source: SetName) -> tuple[Tensor, Tensor]:
+        """What `Stage.prepare` may look at."""
+        return predict(self.method, self.loader, source), self.loader.y[source]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that a checkpoint keeps."""
+        kept = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
+        kept |= {f"selected.{name}": tensor for name, tensor in self.selected.items()}
+        kept |= {f"initial.{name}": tensor for name, tensor in self.initial.items()}
+        return kept | (self.update.tensors() if self.update else {})
+
+    def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Go back to what `asdict(progress)` and `tensors()` said."""
+        self.progress = Progress(**progress)
+        move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
+        self.method.load_state_dict(_under("method.", move))
+        self.selected, self.initial = _under("selected.", move), _under("initial.", move)
+        self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim."))}
+
+    def _take_restored(self) -> None:
+        assert self.update is not None
+        if self.progress.update or self.progress.epoch > 1:
+            for name, tensor in self.update.tensors().items():
+                if name in self._restored:
+                    tensor.copy_(self._restored[name])
+        self._restored = {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """`progress` as plain values."""
+        self.tick()
+        return asdict(self.progress)
+
+
+@torch.no_grad()
+def predict(method: nn.Module, loader: Loader, part: str, chunk: int = 1000) -> Tensor:
+    """Class probabilities (n, N) of a part of the data, in evaluation mode."""
+    training = method.training
+    method.eval()
+    with torch.compiler.set_stance("force_eager"):
+        found = [method(x) for x in loader.chunks(part, chunk)]
+    method.train(training)
+    return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+
+
+def _copy(method: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _child_buffers(method: nn.Module) -> set[str]:
+    return {f"{child}.{name}" for child, module in method.named_children() for name, _ in module.named_buffers()}
+
+
+def _total_seconds(rows: list[Row]) -> float:
+    return float(sum(row["seconds"] for row in rows))
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,119 @@
+"""What a trained, or training, method is worth: an epoch's row, and the evaluation at the selected epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fasten import audit, metrics
+from fasten.data.task import Task
+from fasten.engine import Row, predict
+from fasten.loader import Loader
+from fasten.nets import TwoHead
+from fasten.ops.transition import estimate_transition
+
+CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in groups of ten
+
+
+class Watch:
+    """Makes the row of an epoch; reads from the device once."""
+
+    def __init__(self, task: Task, loader: Loader) -> None:
+        self.task, self.loader = task, loader
+
+    def __call__(self, method: nn.Module, history: Mapping[str, Tensor]) -> Row:
+        valid, test = (self._accuracy(method, part) for part in ("valid", "test"))
+        row = {"valid_accuracy": valid, "test_accuracy": test, **self._labels(method)}
+        return row | self._transition(history, row)
+
+    def _accuracy(self, method: nn.Module, part: str) -> float | None:
+        if len(self.loader.y[part]) == 0:
+            return None
+        hits = predict(method, self.loader, part).argmax(1) == self.loader.y[part]
+        return float(hits.double().mean())
+
+    def _labels(self, method: nn.Module) -> Row:
+        """The labels as they are now, against those given and the truth."""
+        labels = getattr(method, "labels", None)
+        now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
+        row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
+        row |= {"t_diagonal": None, "t_diagonal_true": None, "chi2": None, "off_support": None}
+        self.now = self.task.transition
+        if self.task.truth is not None:
+            counted = metrics.counted_transition(self.task.truth, now, self.task.num_classes)
+            row |= {"label_accuracy": metrics.accuracy(now, self.task.truth)}
+            row |= {"t_diagonal_true": metrics.mean_diagonal(counted)}
+            if row["corrected_fraction"] > 0 or self.now is None:
+                self.now = counted
+        return row
+
+    def _transition(self, history: Mapping[str, Tensor], row: Row) -> Row:
+        """T̂ of every update of the epoch, against the T of the labels as they are now."""
+        if "transition" not in history:
+            return {}
+        T_hat = history["transition"].double().cpu().numpy()  # (U, N, N)
+        found: Row = {"t_diagonal": metrics.mean_diagonal(T_hat.mean(0))}
+        if self.now is not None:
+            chi2, off = metrics.chi_square(T_hat, self.now)
+            groups = np.array_split(chi2, min(CHI_SQUARE_POINTS, len(chi2)))
+            found |= {"chi2": [float(f"{g.mean():.5g}") for g in groups], "off_support": float(off.mean())}
+        return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers for the record, and what labels.csv and transition.csv are made of."""
+
+    scores: dict[str, Any]
+    test_accuracy: float | None
+    posterior: NDArray[np.floating[Any]]  # (rows, N): P(true | example, given label)
+    transition: NDArray[np.float64]  # T of the given labels
+
+
+def evaluate(method: nn.Module, task: Task, loader: Loader) -> Evaluation:
+    """Everything about a method as it stands."""
+    test = _probabilities(method, loader, "test")
+    noisy = _probabilities(method, loader, "noisy")
+    T = audit.given_transition(noisy, task.given, task.num_classes)
+    posterior = audit.posterior(noisy, T, task.given)
+    rows = np.arange(len(noisy))
+    suspicion = {"minus_p_given": -noisy[rows, task.given], "posterior": 1 - posterior[rows, task.given]}
+    scores = {
+        "test_nll": metrics.nll(test, task.test),
+        "relabel": metrics.relabel_scores(noisy, task.truth, task.given),
+        "detection": {n: metrics.detection_scores(s, task.truth, task.given) for n, s in suspicion.items()},
+        "transition": _compare(T, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
+    }
+    return Evaluation(scores, metrics.accuracy(test, task.test), posterior, T)
+
+
+def _probabilities(method: nn.Module, loader: Loader, part: str) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = predict(method, loader, part).double().cpu().numpy()
+    return found
+
+
+def _compare(T: NDArray[np.float64], true: NDArray[np.float64] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"given": T.tolist(), "true": None, "chi2": None, "off_support": None}
+    if true is not None:
+        chi2, off = metrics.chi_square(T, true)
+        found |= {"true": true.tolist(), "chi2": float(chi2), "off_support": float(off)}
+    return found | {"largest_error": None if true is None else float(np.abs(T - true).max())}
+
+
+@torch.no_grad()
+def _clean_set_estimate(method: nn.Module, loader: Loader) -> list[list[float]] | None:
+    """T̂ over the whole clean set, in evaluation mode; None for methods without a noisy head."""
+    net = getattr(method, "net", None)
+    if not isinstance(net, TwoHead) or len(loader.y["clean"]) == 0:
+        return None
+    net.eval()
+    with torch.compiler.set_stance("force_eager"):
+        probs = torch.cat([net(x)[1].softmax(1) for x in loader.chunks("clean", 1000)])
+    T: list[list[float]] = estimate_transition(probs, loader.y["clean"], loader.num_classes).double().tolist()
+    return T

@@ -1,0 +1,158 @@
+"""Task -> device tensors -> Batch.
+
+The random numbers of an epoch (order, balanced draws, crops) are drawn in blocks of updates, outside the update
+itself: an update is a pure function of its picks, which is what lets it be captured once and replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fasten.augment import NUM_RANDOM, Normalise, gather_crop_flip
+from fasten.contract import Batch, Draw, Examples, SetName, Stage
+from fasten.data.task import Task
+from fasten.streams import torch_stream
+
+BLOCK = 64  # updates whose random numbers are drawn together
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Which rows an update (B, …), or a block of updates (U, B, …), takes of one set, and their random numbers."""
+
+    index: Tensor  # int64, the row within its set
+    weight: Tensor  # 1, or 0 for filling
+    random: Tensor  # (…, 5) uniform in [0, 1): three for augmentation, two coins
+    x: Tensor | None = None  # the raw examples, where they do not lie on the device
+
+    def tensors(self) -> list[Tensor]:
+        return [t for t in (self.index, self.weight, self.random, self.x) if t is not None]
+
+    def update(self, number: int) -> Picks:
+        """One update out of a block."""
+        return Picks(self.index[number], self.weight[number], self.random[number])
+
+
+class BalancedDraw:
+    """Draws the same number of rows of every class: without replacement, or with it where a class has too few.
+
+    A class without any row gets rows of weight 0.
+
+    >>> draw = BalancedDraw(torch.tensor([0, 0, 1, 1, 1]), per_class=2, num_classes=2)
+    >>> index, weight = draw(1, torch.Generator().manual_seed(0))
+    >>> index.shape, sorted(index[0, :2].tolist()), weight.sum().item()
+    (torch.Size([1, 4]), [0, 1], 4.0)
+    """
+
+    def __init__(self, labels: Tensor, per_class: int, num_classes: int) -> None:
+        self.per_class = per_class
+        members = [torch.nonzero(labels == c).flatten() for c in range(num_classes)]
+        self.count = torch.tensor([len(m) for m in members], device=labels.device)
+        most = max(per_class, int(self.count.max()))
+        self.rows = torch.zeros(num_classes, most, dtype=torch.int64, device=labels.device)
+        for row, member in zip(self.rows, members, strict=True):
+            row[: len(member)] = member
+        self.empty = torch.arange(most, device=labels.device) >= self.count[:, None]  # (N, most)
+
+    def __call__(self, updates: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Rows and weights of some updates, (U, K·N) each, ordered by class."""
+        num_classes, most = self.rows.shape
+        device = self.rows.device
+        keys = torch.rand(updates, num_classes, most, generator=generator, device=device).masked_fill_(self.empty, -1)
+        distinct = keys.topk(self.per_class, dim=2).indices  # (U, N, K)
+        free = torch.rand(updates, num_classes, self.per_class, generator=generator, device=device)
+        repeated = (free * self.count[:, None]).long()
+        place = torch.where(self.count[:, None] >= self.per_class, distinct, repeated)
+        index = self.rows.expand(updates, -1, -1).gather(2, place)
+        weight = (self.count > 0).float()[:, None].expand(updates, -1, self.per_class)
+        return index.flatten(1), weight.flatten(1)
+
+
+class Loader:
+    """All rows on the device, as they are stored; a batch is a gather."""
+
+    def __init__(self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> None:
+        self.device, self.seed, self.num_classes = device, seed, task.num_classes
+        self.is_image, self.pad, self.flip = task.x.ndim == 4, task.pad, task.flip
+        self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
+        self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
+        self.labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
+        self.y = {name: self._move(labels) for name, labels in self.labels.items()}
+        self._order: tuple[object, Tensor] = (None, torch.empty(0))
+        self._balanced: dict[Draw, BalancedDraw] = {}
+        self._store(task)
+
+    def _move(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _store(self, task: Task) -> None:
+        self.x = self._move(task.x)
+
+    def num_updates(self, stage: Stage) -> int:
+        """Per epoch."""
+        if stage.updates is not None:
+            return stage.updates
+        first = next(d for d in stage.draws.values() if d.how == "pass")
+        return math.ceil(len(self.rows[first.source]) / self.batch_size(first))
+
+    def batch_size(self, draw: Draw) -> int:
+        """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
+        return min(draw.size, len(self.rows[draw.source])) if draw.how == "pass" else draw.size
+
+    def updates(self, stage: Stage, key: tuple[int, int], start: int = 0) -> Iterator[dict[str, Picks]]:
+        """The picks of each update of an epoch, from update `start` on; `key` is the stage's and the epoch's number."""
+        total = self.num_updates(stage)
+        for first in range(start - start % BLOCK, total, BLOCK):
+            block = {name: self._block(draw, name, key, first, total) for name, draw in stage.draws.items()}
+            for number in range(max(first, start), min(first + BLOCK, total)):
+                yield {name: picks.update(number - first) for name, picks in block.items()}
+
+    def _block(self, draw: Draw, name: str, key: tuple[int, int], first: int, total: int) -> Picks:
+        generator = torch_stream(self.device, self.seed, name, *key, first)
+        count = min(BLOCK, total - first)
+        if draw.how == "balanced":
+            if draw not in self._balanced:
+                per_class = draw.size // self.num_classes
+                self._balanced[draw] = BalancedDraw(self.y[draw.source], per_class, self.num_classes)
+            index, weight = self._balanced[draw](count, generator)
+        else:
+            index, weight = self._pass(draw, name, key, first, count)
+        random = torch.rand(*index.shape, NUM_RANDOM + 2, generator=generator, device=self.device)
+        return Picks(index, weight, random)
+
+    def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Consecutive batches of the epoch's permutation; the last is filled from its start with weight 0."""
+        size, rows = self.batch_size(draw), len(self.rows[draw.source])
+        if self._order[0] != (name, key):
+            generator = torch_stream(self.device, self.seed, name, *key)
+            order = torch.randperm(rows, generator=generator, device=self.device)
+            self._order = ((name, key), torch.cat([order, order[: -rows % size]]))
+        place = torch.arange(first * size, (first + count) * size, device=self.device)
+        return self._order[1][place].view(count, size), (place < rows).float().view(count, size)
+
+    def batch(self, stage: Stage, picks: Mapping[str, Picks], rates: Mapping[nn.Module, Tensor]) -> Batch:
+        """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""
+        return Batch({name: self._examples(stage.draws[name].source, p) for name, p in picks.items()}, rates)
+
+    def _examples(self, source: SetName, picks: Picks) -> Examples:
+        rows = self.rows[source][picks.index]
+        store, place = (self.x, rows) if picks.x is None else (picks.x, torch.arange(len(rows), device=self.device))
+        if self.is_image and (self.pad or self.flip):
+            x = gather_crop_flip(store, place, picks.random, self.pad, self.flip)
+        else:
+            x = store[place]
+        coin = picks.random[:, NUM_RANDOM:]
+        return Examples(self.normalise(x), self.y[source][picks.index], picks.index, picks.weight, coin)
+
+    def chunks(self, name: str, size: int) -> Iterator[Tensor]:
+        """A whole part, in order, without augmentation."""
+        for rows in torch.split(self.rows[name], size):
+            yield self.normalise(self.x[rows])

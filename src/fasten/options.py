@@ -1,0 +1,106 @@
+"""`key=value` from a command line -> typed options of a method and fields of its recipe."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from fasten.contract import Recipe
+from fasten.methods import METHODS, Entry
+from fasten.suggest import nearest
+
+Settings = tuple[dict[str, Any], Recipe]
+
+
+def find_method(name: str) -> Entry:
+    """A known method, or a sentence that names the nearest."""
+    if name not in METHODS:
+        raise ValueError(f"unknown method {name!r}; {nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def option_types(entry: Entry) -> dict[str, Any]:
+    """What can be set of a method: its keyword-only parameters. `oracle` is a switch: the run supplies the matrix."""
+    hints = get_type_hints(inspect.getattr_static(entry.build, "__init__"))
+    parameters = inspect.signature(entry.build).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "num_classes"]
+    return {name: bool if Tensor in get_args(hints[name]) else hints[name] for name in names}
+
+
+def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None) -> Settings:
+    """The options that differ from the method's own, and the recipe; `epochs` stretches the schedule.
+
+    >>> apply_settings("fasten", Recipe(), ["threshold=0.9", "rate=0.05"])[0]
+    {'threshold': 0.9}
+    """
+    entry = find_method(method)
+    option_hints, recipe_hints = option_types(entry), get_type_hints(Recipe)
+    recipe = replace(recipe, **entry.recipe)
+    options: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+    for text in settings:
+        key, sign, value = text.partition("=")
+        if not sign:
+            raise ValueError(f"--set takes key=value, got {text!r}")
+        if key in option_hints:
+            options[key] = parse(key, value, option_hints[key])
+        elif key in recipe_hints:
+            changes[key] = parse(key, value, recipe_hints[key])
+        else:
+            raise ValueError(f"unknown option {key!r} of {method}; {nearest(key, [*option_hints, *recipe_hints])}")
+    if epochs is not None:
+        changes["epochs"] = epochs
+    if "epochs" in changes and "milestones" not in changes:
+        recipe = recipe.scaled(changes["epochs"]) if changes["epochs"] > 0 else recipe
+    return options, check_recipe(replace(recipe, **changes))
+
+
+def parse(key: str, text: str, kind: Any) -> Any:
+    """A value of the wanted type, or a ValueError that names both.
+
+    >>> parse("milestones", "5,6", tuple[int, ...]), parse("per_class", "none", int | None)
+    ((5, 6), None)
+    """
+    choices = get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        if text.lower() == "none" and type(None) in choices:
+            return None
+        return parse(key, text, next(c for c in choices if c is not type(None)))
+    if get_origin(kind) is Literal:
+        if text not in choices:
+            raise ValueError(f"{key} must be one of {', '.join(choices)}, got {text!r}; {nearest(text, choices)}")
+        return text
+    if get_origin(kind) is tuple:
+        return tuple(parse(key, part, choices[0]) for part in text.split(",") if part.strip())
+    if kind is bool:
+        return _parse_bool(key, text)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{key} takes {_NAMES[kind]}, got {text!r}") from None
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def _parse_bool(key: str, text: str) -> bool:
+    known: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if text.lower() not in known:
+        raise ValueError(f"{key} takes true or false, got {text!r}")
+    return known[text.lower()]
+
+
+def check_recipe(recipe: Recipe) -> Recipe:
+    """Refuse what cannot be trained."""
+    for name in ("epochs", "batch_size"):
+        if getattr(recipe, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(recipe, name)}")
+    for name in ("rate", "momentum", "weight_decay"):
+        if not 0 <= getattr(recipe, name) < float("inf"):
+            raise ValueError(f"{name} must be a number >= 0, got {getattr(recipe, name)}")
+    return recipe

@@ -1,0 +1,104 @@
+"""One run = one JSON file: what was run, on what, each epoch's numbers, the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fasten.contract import Recipe
+from fasten.files import write_text
+
+SCHEMA = 1
+VERSION = "0.1.0"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that is needed to run something again; survives JSON and back.
+
+    >>> run = Run("digits", "symmetric:0.4", options={"threshold": 0.9})
+    >>> Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+    True
+    """
+
+    dataset: str
+    noise: str = "none"
+    method: str = "fasten"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe = field(default_factory=Recipe)
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Run:
+        recipe = {**values["recipe"], "milestones": tuple(values["recipe"]["milestones"])}
+        return Run(**{**values, "recipe": Recipe(**recipe)})
+
+
+def environment() -> dict[str, Any]:
+    """The versions that a number depends on."""
+    return {
+        "fasten": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the source tree this runs from; `FASTEN_COMMIT` where it is a copy without its history."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("FASTEN_COMMIT")
+    return found.stdout.strip() if found.returncode == 0 else os.environ.get("FASTEN_COMMIT")
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """`record.json` in a run's folder, whole or not at all."""
+    write_text(folder / "record.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_record(folder: Path) -> Record:
+    """The record of a run's folder, or of a file itself."""
+    path = folder / "record.json" if folder.is_dir() else folder
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no run: there is no {path.name} in it") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is not a run's record of schema {SCHEMA}")
+    return record
+
+
+class Log:
+    """`log.jsonl`: a line for each epoch and event, in the order in which they came."""
+
+    def __init__(self, path: Path, lines: int = 0) -> None:
+        """Go on after the first `lines` lines; what is behind them was written after the checkpoint."""
+        kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:lines] if path.exists() and lines else []
+        write_text(path, "".join(kept))
+        self.path, self.lines = path, len(kept)
+
+    def add(self, **values: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+        self.lines += 1

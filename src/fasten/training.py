@@ -1,0 +1,317 @@
+"""A run from beginning to end: Run -> Task -> fit -> evaluation -> the files of its folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from fasten import audit
+from fasten.checkpoint import Checkpoints
+from fasten.contract import Method, Recipe, Stage
+from fasten.data.task import Task
+from fasten.datasets import Place, load_task
+from fasten.engine import Fit, Row
+from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.files import write_bytes
+from fasten.loader import Loader
+from fasten.machine import Machine, choose_machine
+from fasten.nets import build_backbone
+from fasten.options import find_method
+from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, write_record
+from fasten.report import write_report
+from fasten.stream import StreamLoader
+from fasten.streams import torch_seed
+
+EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
+UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
+REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to carry out a run, none of which changes what it computes (up to rounding)."""
+
+    place: Place = field(default_factory=Place)
+    device: str = "auto"
+    clean_reference: bool = True
+    noisy_reference: bool = False
+    deterministic: bool = False
+    on_start: Callable[[Record, int], None] = lambda record, updates: None
+    on_update: Callable[[int], None] = lambda updates: None
+    on_epoch: Callable[[Row], None] = lambda row: None
+    say: Callable[[str], None] = lambda sentence: None
+
+
+def build_method(run: Run, task: Task) -> nn.Module:
+    """The method with its network, initialised from the run's seed."""
+    entry = find_method(run.method)
+    options: dict[str, Any] = {**entry.options, **run.options}
+    if options.get("oracle"):
+        if task.transition is None:
+            raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
+        options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
+    elif "oracle" in options:
+        del options["oracle"]
+    if entry.clean_set and len(task.clean) == 0:
+        raise ValueError(f"{run.method} needs clean rows, and {task.name} has none; try --method cross-entropy")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(run.seed, "init"))
+        backbone = build_backbone(run.recipe.net, task.shape)
+        return entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+
+
+def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
+    assert isinstance(method, Method)
+    return method.plan(recipe)
+
+
+def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
+    """On the device where the data take at most half of its free memory, else streamed."""
+    fits = True
+    if machine.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(machine.device)
+        fits = task.x.nbytes <= free // 2
+    return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
+
+
+def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
+    """Carry out a run in a new folder."""
+    settings = settings or Settings()
+    began = time.perf_counter()
+    check_folder(out)
+    task = load_task(run.dataset, run.noise, run.seed, settings.place)
+    build_method(run, task)  # a wrong option is refused before anything is written
+    machine = choose_machine(settings.device)
+    out.mkdir(parents=True, exist_ok=True)
+    record = _new_record(run, task, machine, settings)
+    write_record(out, record)
+    return _Session(run, task, out, settings, record).go(began)
+
+
+def resume(out: Path, settings: Settings | None = None) -> Record:
+    """Go on with a run whose folder is there; a finished one is left as it is."""
+    settings = settings or Settings()
+    began = time.perf_counter()
+    record = read_record(out)
+    if record["result"] is not None:
+        settings.say(f"{out} is a finished run")
+        return record
+    run = Run.from_json(record["run"])
+    how = record["environment"]["how"]
+    place = Place(Path(how["root"]), label_set=how["label_set"])
+    device = how["device"] if settings.device == "auto" else settings.device
+    references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
+    settings = replace(settings, place=place, device=device, **references)
+    task = load_task(run.dataset, run.noise, run.seed, place)
+    return _Session(run, task, out, settings, record).go(began)
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds a run, or something that is no folder."""
+    if (out / "record.json").exists():
+        raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; --out takes a folder")
+
+
+def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> Record:
+    sizes = {f"rows_{name}": len(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
+    how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
+    how |= {k: getattr(settings, k) for k in ("clean_reference", "noisy_reference", "deterministic")}
+    return {
+        "schema": SCHEMA,
+        "run": run.to_json(),
+        "environment": environment() | {"device": machine.name, "precision": machine.precision, "how": how},
+        "data": sizes
+        | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)},
+        "epochs": [],
+        "evaluation": None,
+        "references": {},
+        "result": None,
+        "notes": [],
+    }
+
+
+class _Session:
+    """One process's share of a run: all of it, or what is left of it."""
+
+    def __init__(self, run: Run, task: Task, out: Path, settings: Settings, record: Record) -> None:
+        self.run, self.task, self.out, self.settings, self.record = run, task, out, settings, record
+        self.method = build_method(run, task)
+        plan = plan_of(self.method, run.recipe)
+        machine = choose_machine(settings.device, deterministic=settings.deterministic)
+        self.loader = make_loader(task, machine, run.seed)
+        self.updates = _count_updates(plan, self.loader)
+        self.machine = machine.for_updates(self.updates)
+        self.machine.place(self.method)
+        self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))
+        self.fit.after_update = self._after_update
+        self.checkpoints = Checkpoints(out / "checkpoint")
+        self.last_saved = time.monotonic()
+        self.log = self._restore()
+
+    def _restore(self) -> Log:
+        found = self.checkpoints.load()
+        if found is None:
+            log = Log(self.out / "log.jsonl")
+            for note in coverage_notes(self.task, self.fit.plan):
+                self._note(note)
+            return log
+        tensors, meta, damaged = found
+        self.fit.restore(meta["progress"], tensors)
+        self.record["notes"] = meta["notes"]
+        for sentence in damaged:
+            self._note(sentence)
+        return Log(self.out / "log.jsonl", meta["log_lines"])
+
+    def _note(self, sentence: str) -> None:
+        self.record["notes"].append(sentence)
+        self.settings.say(sentence)
+
+    def go(self, began: float) -> Record:
+        self.settings.on_start(self.record, self.updates)
+        preparation = time.perf_counter() - began
+        try:
+            self.fit.run()
+        finally:
+            self.checkpoints.close()
+        found = evaluate(self.method, self.task, self.loader)
+        self._fill(found, preparation)
+        self._references()
+        self._write(found)
+        return self.record
+
+    def _after_update(self, epoch_ended: bool) -> None:
+        self.settings.on_update(self._done())
+        if epoch_ended:
+            row = self.fit.progress.rows[-1]
+            self.log.add(event="epoch", **row)
+            self.settings.on_epoch(row)
+        waited = time.monotonic() - self.last_saved
+        if waited >= (EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS):
+            self.save()
+
+    def _done(self) -> int:
+        at, plan = self.fit.progress, self.fit.plan
+        before = sum(s.epochs * self.loader.num_updates(s) for s in plan[: at.stage])
+        return before + (at.epoch - 1) * self.loader.num_updates(plan[at.stage]) + at.update
+
+    def save(self) -> None:
+        """A checkpoint of this very update."""
+        meta = {"progress": self.fit.snapshot(), "log_lines": self.log.lines, "notes": self.record["notes"]}
+        self.checkpoints.save(self._done(), self.fit.tensors(), meta)
+        self.last_saved = time.monotonic()
+
+    def _fill(self, found: Evaluation, preparation: float) -> None:
+        at, best = self.fit.progress, self.fit.progress.best
+        assert best is not None
+        self.record["epochs"] = at.rows
+        self.record["evaluation"] = found.scores
+        self.record["result"] = {
+            "test_accuracy": found.test_accuracy,
+            "test_accuracy_last": at.rows[-1]["test_accuracy"],
+            "valid_accuracy": best["valid_accuracy"],
+            "best_epoch": best["epoch"],
+            "selected_by": "last" if best["valid_accuracy"] is None else "valid",
+            "train_seconds": at.seconds,
+            "setup_seconds": preparation + at.setup_seconds,
+            "examples_per_second": at.images / at.seconds if at.seconds else None,
+            "peak_memory_bytes": _peak_memory(self.machine.device),
+        }
+
+    def _references(self) -> None:
+        wanted = {"clean_only": ("clean-only", self.settings.clean_reference and len(self.task.clean) > 0)}
+        wanted["noisy_only"] = ("cross-entropy", self.settings.noisy_reference)
+        for name, (method, do) in wanted.items():
+            if do and method != self.run.method:
+                self.record["references"][name] = self._reference(method)
+        verdict = clean_rows_do_better(self.record)
+        if verdict:
+            self._note(verdict)
+
+    def _reference(self, name: str) -> dict[str, Any]:
+        """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full."""
+        recipe = self.run.recipe
+        if name == "clean-only":
+            share = max(0.1, min(1.0, REFERENCE_UPDATES / self.updates))
+            recipe = recipe.scaled(math.ceil(recipe.epochs * share))
+        run = replace(self.run, method=name, options={}, recipe=recipe)
+        method = build_method(run, self.task)
+        machine = replace(self.machine, compile=False)
+        machine.place(method)
+        fit = Fit(method, plan_of(method, recipe), self.loader, machine, Watch(self.task, self.loader))
+        fit.run()
+        best = fit.progress.best
+        assert best is not None
+        updates = _count_updates(fit.plan, self.loader)
+        values = {key: best[key] for key in ("test_accuracy", "valid_accuracy")}
+        values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
+        return values | {"updates": updates, "seconds": fit.progress.seconds}
+
+    def _write(self, found: Evaluation) -> None:
+        """The record last: a folder whose record has a result is complete."""
+        names, ids = self.task.class_names, self.task.split.noisy
+        table = audit.label_table(ids, self.task.given, found.posterior, names)
+        audit.write_labels(table, self.out / "labels.csv")
+        audit.write_transition(found.transition, names, self.out / "transition.csv")
+        write_bytes(self.out / "model.safetensors", safetensors.torch.save(_weights(self.method)))
+        write_report(self.record, self.out / "report.html")
+        write_record(self.out, self.record)
+        self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
+
+
+def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
+    """What the run does where a class has few clean rows, or none."""
+    balanced = [draw for stage in plan for draw in stage.draws.values() if draw.how == "balanced"]
+    if not balanced:
+        return []
+    per_class = max(draw.size for draw in balanced) // task.num_classes
+    count = np.bincount(task.clean, minlength=task.num_classes)
+    few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
+    none = [name for name, n in zip(task.class_names, count, strict=True) if n == 0]
+    notes = []
+    if few:
+        notes.append(f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement")
+    if none:
+        notes.append(f"no clean rows in {', '.join(none)}: the row of T is the identity's, and labels are kept")
+    return notes
+
+
+def clean_rows_do_better(record: Record) -> str | None:
+    """A sentence where clean-only wins by more than the standard error of its accuracy, on validation or test rows."""
+    reference, result = record["references"].get("clean_only"), record["result"]
+    for part, key in (("validation", "valid"), ("test", "test")):
+        rows, name = record["data"][f"rows_{key}"], f"{key}_accuracy"
+        if not reference or reference[name] is None or result[name] is None:
+            continue
+        alone, here = reference[name], result[name]
+        if alone - here > math.sqrt(alone * (1 - alone) / rows):
+            return (
+                f"the clean rows alone do better: {alone:.1%} of the {part} rows against {here:.1%} with the noisy "
+                "ones; use --method clean-only, or have more labels checked"
+            )
+    return None
+
+
+def _weights(method: nn.Module) -> dict[str, torch.Tensor]:
+    """What prediction needs: the children's tensors, without the method's own tables."""
+    children = tuple(f"{name}." for name, _ in method.named_children())
+    return {k: t.cpu().contiguous() for k, t in method.state_dict().items() if k.startswith(children)}
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def _count_updates(plan: list[Stage], loader: Loader) -> int:
+    return sum(stage.epochs * loader.num_updates(stage) for stage in plan)
