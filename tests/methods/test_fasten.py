@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -62,7 +63,8 @@ def authors_draws():
     return weights, images, given, [rng.standard_normal((20, 3, 32, 32)) for _ in range(6)]
 
 
-@pytest.mark.parametrize("norm", ["two-pass", "split"])
+# In two passes it takes as long again; tests/nets shows that the two ways agree update by update.
+@pytest.mark.parametrize("norm", ["split", pytest.param("two-pass", marks=pytest.mark.slow)])
 def test_six_updates_are_those_of_the_authors_code(norm):
     settings = AUTHORS["settings"]
     weights, images, given, clean = authors_draws()
@@ -80,7 +82,9 @@ def test_six_updates_are_those_of_the_authors_code(norm):
     recipe = Recipe(batch_size=20, rate=settings["learning_rate"], milestones=())
     (stage,) = method.plan(recipe)
     classes = torch.arange(10).repeat_interleave(2)
-    loader = AuthorsLoader(torch.from_numpy(images), torch.from_numpy(given), list(map(torch.from_numpy, clean)), classes)
+    loader = AuthorsLoader(
+        torch.from_numpy(images), torch.from_numpy(given), list(map(torch.from_numpy, clean)), classes
+    )
     update = Update(stage, loader, CPU64.device)
     update.loss = update.loss.double()
     update.start_epoch(1)
@@ -159,26 +163,19 @@ def test_filling_rows_change_neither_the_loss_nor_the_labels():
     weight = torch.tensor([1.0] * 8 + [0.0] * 4)
     part = {name: getattr(noisy, name)[:8] for name in ("x", "y", "index", "weight", "coin")}
     filled = Examples(noisy.x, noisy.y, noisy.index, weight, noisy.coin)
-    (_, short), *_ = run_step(tiny_copy(method), Batch({"noisy": Examples(**part), "clean": batch["clean"]}))
-    copy = tiny_copy(method)
-    (_, long), *_ = run_step(copy, Batch({"noisy": filled, "clean": batch["clean"]}))
+    (_, short), *_ = run_step(copy.deepcopy(method), Batch({"noisy": Examples(**part), "clean": batch["clean"]}))
+    other = copy.deepcopy(method)
+    (_, long), *_ = run_step(other, Batch({"noisy": filled, "clean": batch["clean"]}))
     np.testing.assert_allclose(short.item(), long.item(), rtol=1e-12)
-    assert copy.labels[noisy.index[8:]].equal(method.labels[noisy.index[8:]])
-
-
-def tiny_copy(method):
-    import copy
-
-    return copy.deepcopy(method)
+    assert other.labels[noisy.index[8:]].equal(method.labels[noisy.index[8:]])
 
 
 def test_no_gradient_of_the_clean_loss_reaches_the_noisy_head():
     task = make_tiny_task()
     method = tiny(task, noisy_weight=0.0)
     (_, loss), *_ = run_step(method, one_batch(method, task))
-    assert torch.autograd.grad(loss, method.net.noisy.weight, allow_unused=True)[0] is None or not torch.autograd.grad(
-        loss, method.net.noisy.weight, retain_graph=True
-    )[0].any()
+    (grad,) = torch.autograd.grad(loss, method.net.noisy.weight, allow_unused=True, materialize_grads=True)
+    assert not grad.any()
 
 
 def test_an_oracle_replaces_the_estimate_in_the_loss():
@@ -201,7 +198,7 @@ def test_perturbation_replaces_that_share_of_the_corrected_labels():
     loader = Loader(task, CPU64.device, 0, torch.float64)
     picks = next(iter(loader.updates(stage, (0, 1))))
     batch = loader.batch(stage, picks, {})
-    sure = tiny_copy(method)
+    sure = copy.deepcopy(method)
     sure.perturbation = 0.0
     run_step(sure, batch)
     run_step(method, batch)
@@ -215,7 +212,9 @@ def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row():
     batch = one_batch(method, task)
     clean = batch["clean"]
     weight = (clean.y != 2).double()
-    run_step(method, Batch({"noisy": batch["noisy"], "clean": Examples(clean.x, clean.y, clean.index, weight, clean.coin)}))
+    run_step(
+        method, Batch({"noisy": batch["noisy"], "clean": Examples(clean.x, clean.y, clean.index, weight, clean.coin)})
+    )
     assert method.transition[2].tolist() == [0, 0, 1]
     rows = batch["noisy"].index[batch["noisy"].y == 2]
     assert (method.labels[rows] == 2).all()

@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from fasten.nets import NETS, TwoHead, build_backbone
+
+# Trainable parameters without a classifier. torchvision's ResNets, less their fc layer: 11,689,512 − 513,000 and so on.
+KNOWN_SIZES = {"imagenet-resnet18": 11_176_512, "imagenet-resnet34": 21_284_672, "imagenet-resnet50": 23_508_032}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_network_maps_a_batch_to_its_features(name):
+    shape = (12,) if name == "mlp" else (3, 32, 32) if name.startswith("imagenet") else (3, 8, 8)
+    net = build_backbone(name, shape).eval()
+    assert net(torch.zeros(2, *shape)).shape == (2, net.num_features)
+
+
+@pytest.mark.parametrize("name", KNOWN_SIZES)
+def test_imagenet_networks_have_the_published_number_of_weights(name):
+    assert sum(p.numel() for p in build_backbone(name, (3, 32, 32)).parameters()) == KNOWN_SIZES[name]
+
+
+def test_imagenet_networks_have_torchvisions_names():
+    names = set(build_backbone("imagenet-resnet50", (3, 32, 32)).state_dict())
+    assert {"conv1.weight", "bn1.running_var", "layer1.0.conv3.weight", "layer4.0.downsample.1.bias"} <= names
+
+
+def test_the_papers_network_has_the_second_head_of_the_paper():
+    net = TwoHead(build_backbone("resnet34", (3, 32, 32)), 10)
+    assert sum(p.numel() for p in net.noisy.parameters()) == 512 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [("resnet43", (3, 8, 8), "did you mean"), ("mlp", (3, 8, 8), "images"), ("resnet18", (4,), "mlp")],
+)
+def test_an_unknown_or_unfit_network_is_refused(name, shape, words):
+    with pytest.raises(ValueError, match=words):
+        build_backbone(name, shape)

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+import torch
+from conftest import CPU64, make_tiny_task
+
+from fasten.augment import Normalise, gather_crop_flip
+from fasten.contract import Draw, Stage
+from fasten.loader import BLOCK, BalancedDraw, Loader
+from fasten.stream import StreamLoader
+
+CPU = torch.device("cpu")
+
+
+def stage(size: int = 16, per_class: int = 2) -> Stage:
+    draws = {"noisy": Draw("noisy", size), "clean": Draw("clean", 3 * per_class, "balanced")}
+    return Stage("train", lambda batch: iter(()), draws, {}, epochs=2)
+
+
+def all_picks(loader: Loader, epoch: int = 1, start: int = 0):
+    return list(loader.updates(stage(), (0, epoch), start))
+
+
+def test_an_epoch_visits_every_noisy_row_once_and_fills_the_last_batch_from_its_start():
+    task = make_tiny_task()
+    picks = all_picks(Loader(task, CPU, seed=0))
+    index = torch.cat([p["noisy"].index for p in picks])
+    weight = torch.cat([p["noisy"].weight for p in picks])
+    rows = len(task.given)
+    assert weight.sum() == rows
+    assert sorted(index[weight > 0].tolist()) == list(range(rows))
+    assert index[rows:].tolist() == index[: len(index) - rows].tolist()
+    assert all(len(set(p["noisy"].index.tolist())) == 16 for p in picks)
+
+
+def test_a_batch_larger_than_the_set_shrinks_to_it():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    assert loader.batch_size(Draw("noisy", 10_000)) == len(loader.y["noisy"])
+
+
+def test_epochs_differ_and_repeat_from_the_seed():
+    a, b = Loader(make_tiny_task(), CPU, seed=0), Loader(make_tiny_task(), CPU, seed=0)
+    first, again, second = all_picks(a), all_picks(b), all_picks(a, epoch=2)
+    for x, y in zip(first, again, strict=True):
+        assert all(s.equal(t) for name in x for s, t in zip(x[name].tensors(), y[name].tensors(), strict=True))
+    assert not first[0]["noisy"].index.equal(second[0]["noisy"].index)
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 65, 100])
+def test_an_epoch_can_begin_at_any_update(start):
+    task = make_tiny_task(per_class=700)
+    loader = Loader(task, CPU, seed=3)
+    whole = all_picks(loader)
+    assert len(whole) > BLOCK + 40
+    rest = all_picks(Loader(task, CPU, seed=3), start=start)
+    assert len(rest) == len(whole) - start
+    for x, y in zip(whole[start:], rest, strict=True):
+        assert all(s.equal(t) for name in x for s, t in zip(x[name].tensors(), y[name].tensors(), strict=True))
+
+
+def test_balanced_draws_hold_k_distinct_rows_of_each_class_in_class_order():
+    labels = torch.tensor([0, 1, 2] * 10)
+    index, weight = BalancedDraw(labels, 4, 3)(50, torch.Generator().manual_seed(0))
+    assert (labels[index] == torch.tensor([0, 1, 2]).repeat_interleave(4)).all()
+    assert all(len(set(row.tolist())) == 12 for row in index)
+    assert weight.all()
+
+
+def test_balanced_draws_are_uniform_over_the_rows_of_a_class():
+    labels = torch.tensor([0] * 5 + [1] * 20)
+    index, _ = BalancedDraw(labels, 2, 2)(20_000, torch.Generator().manual_seed(0))
+    share = torch.bincount(index[:, :2].flatten(), minlength=5).double() / 40_000
+    np.testing.assert_allclose(share[:5], 0.2, atol=0.01)
+
+
+def test_a_class_with_too_few_rows_is_drawn_with_replacement_and_an_empty_one_weighs_nothing():
+    labels = torch.tensor([0, 0, 2, 2, 2, 2])
+    index, weight = BalancedDraw(labels, 3, 3)(200, torch.Generator().manual_seed(0))
+    assert set(index[:, :3].flatten().tolist()) == {0, 1}
+    assert weight[0].tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 1]
+    assert all(len(set(row.tolist())) == 3 for row in index[:, 6:])
+
+
+def ref_crop_flip(image, dy, dx, flip, pad):
+    """Pad, crop, flip, with NumPy's slices."""
+    height, width = image.shape[:2]
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
+    crop = padded[dy : dy + height, dx : dx + width]
+    return crop[:, ::-1] if flip else crop
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4])
+def test_augmentation_matches_padding_cropping_and_flipping(pad):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
+    random = rng.random((40, 5))
+    rows = rng.integers(0, 5, 40)
+    got = gather_crop_flip(torch.from_numpy(images), torch.from_numpy(rows), torch.from_numpy(random), pad, flip=True)
+    for i, row in enumerate(rows):
+        dy, dx = (int(v * (2 * pad + 1)) for v in random[i, :2])
+        np.testing.assert_array_equal(got[i], ref_crop_flip(images[row], dy, dx, random[i, 2] < 0.5, pad))
+
+
+def test_every_offset_is_equally_likely():
+    images = torch.zeros(1, 3, 3, 1, dtype=torch.uint8)
+    images[0, 1, 1, 0] = 1
+    random = torch.rand(9000, 5, generator=torch.Generator().manual_seed(0))
+    out = gather_crop_flip(images, torch.zeros(9000, dtype=torch.long), random, 1, flip=False)[..., 0]
+    np.testing.assert_allclose(out.double().mean(0), 1 / 9, atol=0.015)
+
+
+def test_normalisation_is_per_channel():
+    x = torch.full((1, 2, 2, 3), 51, dtype=torch.uint8)
+    out = Normalise((0.1, 0.2, 0.3), (0.1, 0.5, 1.0), True, CPU, torch.float64)(x)
+    assert out.shape == (1, 3, 2, 2)
+    np.testing.assert_allclose(out[0, :, 0, 0], [1.0, 0.0, -0.1], atol=1e-12)
+
+
+def test_streamed_batches_are_those_of_the_resident_loader():
+    task = make_tiny_task()
+    resident = Loader(task, CPU64.device, 0, torch.float64)
+    streamed = StreamLoader(task, CPU64.device, 0, torch.float64)
+    for ours, theirs in zip(streamed.updates(stage(), (0, 1), 2), resident.updates(stage(), (0, 1), 2), strict=True):
+        a, b = streamed.batch(stage(), ours, {}), resident.batch(stage(), theirs, {})
+        for name in ("noisy", "clean"):
+            for field in ("x", "y", "index", "weight", "coin"):
+                assert getattr(a[name], field).equal(getattr(b[name], field))
+    for part in ("valid", "test"):
+        assert torch.cat(list(streamed.chunks(part, 4))).equal(torch.cat(list(resident.chunks(part, 5))))
