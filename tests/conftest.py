@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from fasten.data.task import Task
 from fasten.datasets import Dataset, make_task
 from fasten.machine import Machine
 from fasten.records import Run
+
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
 
 CPU64 = Machine(torch.device("cpu"), "float64")
 CPU32 = Machine(torch.device("cpu"))
@@ -27,6 +30,13 @@ def make_tiny_task(noise: str = "symmetric:0.3", *, per_class: int = 30, num_cla
     return make_task(dataset, source, noise, seed)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write our own golden trajectories anew")
+
+
 @pytest.fixture
-def tiny_task() -> Callable[..., Task]:
-    return make_tiny_task
+def all_cores() -> Iterator[None]:
+    """For the few tests with a real network."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(1)

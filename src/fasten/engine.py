@@ -46,7 +46,7 @@ class Update:
         length = loader.num_updates(stage)
         self.history = {name: t.new_zeros(length, *t.shape) for name, t in stage.trace.items()}
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        self.loss = torch.zeros((), device=device)
+        self.loss = torch.zeros((), dtype=loader.dtype, device=device)
 
     def _optimizer(self, part: nn.Module) -> torch.optim.SGD:
         spec = self.stage.optim[part]

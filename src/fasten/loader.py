@@ -80,7 +80,7 @@ class Loader:
     """All rows on the device, as they are stored; a batch is a gather."""
 
     def __init__(self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> None:
-        self.device, self.seed, self.num_classes = device, seed, task.num_classes
+        self.device, self.seed, self.dtype, self.num_classes = device, seed, dtype, task.num_classes
         self.is_image, self.pad, self.flip = task.x.ndim == 4, task.pad, task.flip
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}

@@ -1,0 +1,167 @@
+"""What every method must hold; a new entry of METHODS is tested by being there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import CPU32, CPU64, make_tiny_task
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fasten.contract import Batch, Examples, Recipe
+from fasten.engine import Fit
+from fasten.evaluate import Watch
+from fasten.loader import Loader
+from fasten.machine import Machine
+from fasten.methods import METHODS
+from fasten.records import Run
+from fasten.training import build_method, plan_of
+
+RECIPE = Recipe("small-cnn", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
+GOLDEN = Path(__file__).parent / "golden" / "ours"
+TRUTHFUL = [name for name, entry in METHODS.items() if not entry.true_transition]
+
+
+class Stopped(Exception):
+    pass
+
+
+def make_fit(name: str, *, recipe: Recipe = RECIPE, machine: Machine = CPU64, task=None, seed: int = 0) -> Fit:
+    task = task or make_tiny_task()
+    method = machine.place(build_method(Run("tiny", method=name, recipe=recipe, seed=seed), task))
+    loader = Loader(task, machine.device, seed, machine.dtype)
+    return Fit(method, plan_of(method, recipe), loader, machine, Watch(task, loader))
+
+
+def final(fit: Fit) -> dict[str, torch.Tensor]:
+    fit.run()
+    return fit.method.state_dict()
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns_separable_data(name):
+    task = make_tiny_task("symmetric:0.1", per_class=40)
+    fit = make_fit(name, recipe=replace(RECIPE, epochs=8, milestones=(7,)), machine=CPU32, task=task)
+    fit.run()
+    assert fit.progress.best["test_accuracy"] >= 0.6  # chance is a third
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_repeats_itself_from_the_same_seed(name):
+    first, second = make_fit(name), make_fit(name)
+    assert same(final(first), final(second))
+    assert without_times(first.progress.rows) == without_times(second.progress.rows)
+    assert not same(first.method.state_dict(), final(make_fit(name, seed=1)))
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 7])
+@pytest.mark.parametrize("name", METHODS)
+def test_it_goes_on_after_a_stop_as_if_there_had_been_none(name, stop):
+    whole = make_fit(name)
+    weights = final(whole)
+    kept = {}
+
+    def stop_here(epoch_ended: bool) -> None:
+        kept["calls"] = kept.get("calls", 0) + 1
+        if kept["calls"] == stop:
+            kept["progress"] = json.loads(json.dumps(broken.snapshot()))
+            kept["tensors"] = {key: tensor.clone() for key, tensor in broken.tensors().items()}
+            raise Stopped
+
+    broken = make_fit(name)
+    broken.after_update = stop_here
+    with pytest.raises(Stopped):
+        broken.run()
+    resumed = make_fit(name)
+    resumed.restore(kept["progress"], kept["tensors"])
+    assert same(final(resumed), weights)
+    assert without_times(resumed.progress.rows) == without_times(whole.progress.rows)
+
+
+@pytest.mark.parametrize("name", TRUTHFUL)
+def test_it_never_looks_at_the_hidden_truth(name):
+    task = make_tiny_task()
+    rng = np.random.default_rng(0)
+    garbage = replace(task, truth=rng.integers(0, 3, len(task.given)), transition=rng.dirichlet(np.ones(3), 3))
+    assert same(final(make_fit(name, task=task)), final(make_fit(name, task=garbage)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_steps_never_reach_the_host(name):
+    """On fake tensors `.item()`, boolean masks and tensor `if`s raise, as they would stall a GPU."""
+    fit = make_fit(name, machine=CPU32)
+    run_on_fake_tensors(fit, fit.plan)
+
+
+@pytest.mark.parametrize("peek", [lambda loss: loss.item(), lambda loss: bool(loss > 0), lambda loss: loss[loss > 0]])
+def test_a_step_that_reaches_the_host_is_caught(peek):
+    fit = make_fit("cross-entropy", machine=CPU32)
+
+    def step(batch):
+        for part, loss in fit.method.step(batch):
+            peek(loss)
+            yield part, loss
+
+    with pytest.raises(Exception, match=r"DataDependent|DynamicOutputShape|data-dependent|aten"):
+        run_on_fake_tensors(fit, [replace(stage, step=step) for stage in fit.plan])
+
+
+def run_on_fake_tensors(fit, plan):
+    loader = fit.loader
+    for stage in plan:
+        picks = next(iter(loader.updates(stage, (0, 1))))
+        batch = loader.batch(stage, picks, {part: torch.tensor(0.1) for part in stage.optim})
+        mode = FakeTensorMode()
+        fake_method(fit.method, mode)
+        draws = {n: Examples(**{k: mode.from_tensor(v) for k, v in vars(e).items()}) for n, e in batch.draws.items()}
+        rates = {part: mode.from_tensor(rate) for part, rate in batch.rates.items()}
+        with mode:
+            for part, loss in stage.step(Batch(draws, rates)):
+                torch.autograd.grad(loss, list(part.parameters()), allow_unused=True)
+
+
+def fake_method(method, mode):
+    """Replace every parameter and buffer of a method by a fake one, in place."""
+    for module in method.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[key] = torch.nn.Parameter(mode.from_tensor(parameter.detach()))
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[key] = mode.from_tensor(buffer)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_losses_have_not_moved(name, request):
+    """Twenty float64 updates; `pytest --update-golden` writes them anew, and the changelog says why."""
+    fit = make_fit(name, recipe=replace(RECIPE, epochs=4, milestones=(3,)))
+    losses = []
+    fit.after_update = lambda ended: None if ended else losses.append(fit.update.loss.item())
+    fit.run()
+    path = GOLDEN / f"{name}.json"
+    found = {"losses": losses[:20], "epoch_losses": [row["loss"] for row in fit.progress.rows]}
+    if request.config.getoption("--update-golden"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    expected = json.loads(path.read_text())
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-9)
+    np.testing.assert_allclose(found["epoch_losses"], expected["epoch_losses"], rtol=1e-9)
+
+
+def test_every_method_says_what_it_needs():
+    for name, entry in METHODS.items():
+        assert entry.family, name
+        assert entry.about, name
+        assert len(plan_of(make_fit(name).method, RECIPE)) == entry.stages
