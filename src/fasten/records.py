@@ -40,7 +40,8 @@ class Run:
     seed: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "options": dict(self.options)}
+        recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
+        return {**vars(self), "options": dict(self.options), "recipe": recipe}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Run:

@@ -1,0 +1,101 @@
+"""Stages, schedule and selection, seen through small methods made for the purpose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import CPU64, make_tiny_task
+from torch import nn
+
+from fasten.contract import Draw, Optim, Recipe, Stage
+from fasten.engine import Fit
+from fasten.loader import Loader
+
+
+class Counting(nn.Module):
+    """One number that each update raises by the learning rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.net.weight)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def step(self, batch):
+        yield self.net, -self.net.weight.sum()
+        self.seen += batch["noisy"].weight.sum()
+
+    def stage(self, **options) -> Stage:
+        optim = {self.net: options.pop("optim", Optim(0.1, momentum=0.0))}
+        return Stage("count", self.step, {"noisy": Draw("noisy", 16)}, optim, **options)
+
+
+def fit_of(method, plan, measure=lambda method, history: {}):
+    CPU64.place(method)
+    return Fit(method, plan, Loader(make_tiny_task(), CPU64.device, 0, torch.float64), CPU64, measure)
+
+
+def test_the_rate_falls_at_the_authors_epoch_boundaries():
+    rates = [Recipe().sgd().rate_at(epoch) for epoch in range(1, 71)]
+    assert [rates.count(rate) for rate in (0.1, 0.01, 0.001)] == [49, 10, 11]
+
+
+def test_an_update_steps_by_the_rate_of_its_epoch():
+    method = Counting()
+    fit = fit_of(method, [method.stage(epochs=2, optim=Optim(0.1, momentum=0.0, milestones=(2,)))])
+    updates = fit.loader.num_updates(fit.plan[0])
+    fit.run()
+    assert method.net.weight.item() == pytest.approx(updates * 0.11)
+    assert [row["learning_rate"] for row in fit.progress.rows] == [0.1, 0.01]
+    assert method.seen == 2 * len(fit.loader.y["noisy"])
+
+
+def test_sgd_has_momentum_and_weight_decay_as_torch_defines_them():
+    method = Counting()
+    fit = fit_of(method, [method.stage(updates=3, optim=Optim(0.1, momentum=0.9, weight_decay=0.5))])
+    fit.run()
+    w = m = 0.0
+    for _ in range(3):
+        m = 0.9 * m + (-1 + 0.5 * w)
+        w -= 0.1 * m
+    assert method.net.weight.item() == pytest.approx(w)
+
+
+def test_the_best_validation_epoch_is_selected_and_the_later_one_of_equals():
+    method, scores = Counting(), iter([0.5, 0.7, 0.6, 0.7, 0.2])
+    fit = fit_of(method, [method.stage(epochs=5, updates=1)], lambda method, history: {"valid_accuracy": next(scores)})
+    fit.run()
+    assert fit.progress.best["epoch"] == 4
+    assert method.net.weight.item() == pytest.approx(0.4)
+
+
+def test_without_validation_the_last_epoch_is_selected():
+    method = Counting()
+    fit = fit_of(method, [method.stage(epochs=3, updates=1)], lambda method, history: {"valid_accuracy": None})
+    fit.run()
+    assert fit.progress.best["epoch"] == 3
+
+
+def test_a_fresh_stage_starts_from_the_initial_weights_and_keeps_what_prepare_found():
+    method, looked = Counting(), []
+
+    def prepare(predict) -> None:
+        looked.append((method.net.weight.item(), tuple(predict("clean")[0].shape)))
+        method.seen.fill_(1000)
+
+    method.forward = lambda x: torch.zeros(len(x), 3, dtype=torch.float64)
+    plan = [method.stage(updates=2), method.stage(updates=1, prepare=prepare, fresh=True)]
+    fit = fit_of(method, plan)
+    fit.run()
+    assert looked == [(pytest.approx(0.2), (9, 3))]
+    assert method.net.weight.item() == pytest.approx(0.1)
+    assert method.seen > 1000
+
+
+def test_traces_hold_every_update_of_the_epoch():
+    method, found = Counting(), []
+    stage = method.stage(epochs=2, updates=3)
+    fit = fit_of(method, [stage], lambda method, history: found.append(history["w"].flatten().tolist()) or {})
+    fit.plan[0] = Stage(**{**vars(stage), "trace": {"w": method.net.weight.data}})
+    fit.run()
+    assert found == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.4, 0.5, 0.6])]

@@ -1,0 +1,158 @@
+"""Whole runs on the embedded digits, short ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fasten.training as training
+from fasten.datasets import DATASETS, load_task
+from fasten.records import Run, read_record
+from fasten.training import Settings, clean_rows_do_better, resume, train
+
+RECIPE = replace(DATASETS["digits"].recipe.scaled(4), batch_size=200)
+RUN = Run("digits", "symmetric:0.4", recipe=RECIPE)
+CPU = Settings(device="cpu", clean_reference=False)
+
+
+class Killed(BaseException):
+    """As sudden as a lost machine."""
+
+
+def without_times(record):
+    kept = {key: record[key] for key in ("run", "data", "evaluation", "notes")}
+    kept["epochs"] = [{k: v for k, v in row.items() if k != "seconds"} for row in record["epochs"]]
+    timed = ("train_seconds", "setup_seconds", "examples_per_second")
+    return kept | {"result": {k: v for k, v in record["result"].items() if k not in timed}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return out, train(RUN, out, CPU)
+
+
+def test_the_folder_holds_what_was_promised(finished):
+    out, record = finished
+    names = {"record.json", "model.safetensors", "labels.csv", "transition.csv", "report.html", "log.jsonl"}
+    assert names <= {path.name for path in out.iterdir()} <= names | {"checkpoint"}
+    assert json.loads((out / "record.json").read_text()) == json.loads(json.dumps(record))
+
+
+def test_the_record_tells_the_truth_about_data_and_epochs(finished):
+    _, record = finished
+    task = load_task("digits", "symmetric:0.4", 0)
+    assert record["data"]["noise_rate"] == np.mean(task.given != task.truth)
+    assert [row["epoch"] for row in record["epochs"]] == [1, 2, 3, 4]
+    best = max(record["epochs"], key=lambda row: (row["valid_accuracy"], row["epoch"]))
+    assert record["result"]["best_epoch"] == best["epoch"]
+    assert record["result"]["test_accuracy"] == pytest.approx(best["test_accuracy"])
+    assert record["result"]["test_accuracy_last"] == record["epochs"][-1]["test_accuracy"]
+
+
+def test_labels_csv_lists_every_noisy_row_most_suspect_first(finished):
+    out, record = finished
+    rows = list(csv.DictReader((out / "labels.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["row", "id", "given", "suggested", "p_wrong", "p_suggested", "is_issue", "corrected"]
+    assert sorted(int(row["row"]) for row in rows) == list(range(record["data"]["rows_noisy"]))
+    suspicion = [float(row["p_wrong"]) for row in rows]
+    assert suspicion == sorted(suspicion, reverse=True)
+    for row in rows:
+        assert row["is_issue"] == ("true" if float(row["p_wrong"]) > 0.5 else "false")
+        assert row["corrected"] == (row["suggested"] if row["is_issue"] == "true" else row["given"])
+
+
+def test_the_weights_are_those_of_the_selected_epoch(finished):
+    from fasten.inference import evaluate_run
+    from fasten.machine import choose_machine
+
+    out, record = finished
+    found = evaluate_run(out, load_task("digits", "symmetric:0.4", 0), choose_machine("cpu"))
+    assert found["test_accuracy"] == pytest.approx(record["result"]["test_accuracy"])
+    assert found["test_nll"] == pytest.approx(record["evaluation"]["test_nll"])
+
+
+@pytest.mark.parametrize("kill_at", [1, 6, 7, 15])
+def test_resume_gives_the_run_that_would_have_been(finished, tmp_path, monkeypatch, kill_at):
+    """Checkpoints after every update; the process dies a little later; same weights, same record, same log."""
+    monkeypatch.setattr(training, "EPOCH_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "UPDATE_CHECKPOINT_SECONDS", 0.0)
+    out = tmp_path / "broken"
+    calls = iter(range(1000))
+
+    def die(done: int) -> None:
+        if next(calls) == kill_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(RUN, out, replace(CPU, on_update=die))
+    assert read_record(out)["result"] is None
+    log = out / "log.jsonl"
+    log.write_text(log.read_text() + '{"event": "written after the checkpoint"}\n')
+    record = resume(out, CPU)
+    whole, expected = finished
+    assert without_times(record) == without_times(expected)
+    ours, theirs = load_file(out / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [e.get("epoch", e["event"]) for e in events] == [1, 2, 3, 4, "finished"]
+
+
+def test_resume_without_a_checkpoint_begins_again(finished, tmp_path):
+    def die(done: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(RUN, tmp_path / "early", replace(CPU, on_update=die))
+    assert without_times(resume(tmp_path / "early", CPU)) == without_times(finished[1])
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(finished):
+    with pytest.raises(ValueError, match="already holds a run"):
+        train(RUN, finished[0], CPU)
+
+
+def test_a_streamed_run_is_the_same_run(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "Loader", training.StreamLoader)
+    assert without_times(train(RUN, tmp_path / "streamed", CPU)) == without_times(finished[1])
+
+
+def test_clean_only_is_reported_as_a_reference(tmp_path):
+    run = replace(RUN, recipe=replace(RECIPE.scaled(1), batch_size=400))
+    record = train(run, tmp_path / "r", Settings(device="cpu", noisy_reference=True))
+    assert set(record["references"]) == {"clean_only", "noisy_only"}
+    assert record["references"]["clean_only"]["updates"] == 3
+
+
+@pytest.mark.parametrize(("alone", "here", "says"), [(0.9, 0.7, True), (0.9, 0.88, False), (0.7, 0.9, False)])
+def test_it_says_when_the_clean_rows_alone_do_better(alone, here, says):
+    record = {
+        "data": {"rows_valid": 100, "rows_test": 0},
+        "references": {"clean_only": {"valid_accuracy": alone, "test_accuracy": None}},
+        "result": {"valid_accuracy": here, "test_accuracy": None},
+    }
+    assert (clean_rows_do_better(record) is not None) == says
+    assert alone - here <= math.sqrt(alone * (1 - alone) / 100) or says
+
+
+@pytest.mark.slow
+def test_the_demos_promise_over_five_seeds(tmp_path):
+    """FasTEN ≥ 0.94 at 40% noise, 0.15 above noisy-only and above clean-only; at 80% the clean rows alone do better."""
+    settings = Settings(device="cpu", noisy_reference=True)
+    recipe = DATASETS["digits"].recipe
+    found = [train(Run("digits", "symmetric:0.4", recipe=recipe, seed=s), tmp_path / f"{s}", settings) for s in range(5)]
+    ours = np.mean([record["result"]["test_accuracy"] for record in found])
+    clean = np.mean([record["references"]["clean_only"]["test_accuracy"] for record in found])
+    noisy = np.mean([record["references"]["noisy_only"]["test_accuracy_last"] for record in found])
+    assert ours >= 0.94
+    assert ours > clean
+    assert ours >= noisy + 0.15
+    bad = train(Run("digits", "symmetric:0.8", recipe=recipe), tmp_path / "bad", settings)
+    assert any("clean rows alone do better" in note for note in bad["notes"])
