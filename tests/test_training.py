@@ -147,7 +147,9 @@ def test_the_demos_promise_over_five_seeds(tmp_path):
     """FasTEN ≥ 0.94 at 40% noise, 0.15 above noisy-only and above clean-only; at 80% the clean rows alone do better."""
     settings = Settings(device="cpu", noisy_reference=True)
     recipe = DATASETS["digits"].recipe
-    found = [train(Run("digits", "symmetric:0.4", recipe=recipe, seed=s), tmp_path / f"{s}", settings) for s in range(5)]
+    found = [
+        train(Run("digits", "symmetric:0.4", recipe=recipe, seed=s), tmp_path / f"{s}", settings) for s in range(5)
+    ]
     ours = np.mean([record["result"]["test_accuracy"] for record in found])
     clean = np.mean([record["references"]["clean_only"]["test_accuracy"] for record in found])
     noisy = np.mean([record["references"]["noisy_only"]["test_accuracy_last"] for record in found])

@@ -15,7 +15,7 @@ from fasten.data.task import Task
 from fasten.datasets import Dataset, make_task
 from fasten.engine import Fit
 from fasten.loader import Loader
-from fasten.machine import Machine
+from fasten.machine import Kernels, Machine
 from fasten.methods import METHODS
 from fasten.options import find_method, option_types, parse
 from fasten.records import Run
@@ -115,6 +115,13 @@ def _reset_peak(device: torch.device) -> None:
 
 def _peak(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def with_kernels(machine: Machine, name: str) -> Machine:
+    """The machine with other kernels; `auto` leaves it as it is, and a CPU has only the plain ones."""
+    if name == "auto":
+        return machine
+    return replace(machine, kernels=parse("kernels", name, Kernels) if machine.device.type == "cuda" else "plain")
 
 
 def known_methods(names: str) -> list[str]:

@@ -227,7 +227,7 @@ def bench(
     batch: Annotated[int, typer.Option("--batch", min=1, help="Noisy rows an update; as many clean ones.")] = 100,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Each method is timed so often, in turns.")] = 15,
     updates: Annotated[int, typer.Option("--updates", min=1, help="In a round.")] = 20,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile the networks.")] = False,
+    kernels: Annotated[str, typer.Option("--kernels", help="On a GPU: auto, plain, fused or compiled.")] = "auto",
     norm: Annotated[str, typer.Option("--norm", help="split, two-pass or joint, where a method has it.")] = "split",
     as_json: Json = False,
 ) -> None:
@@ -237,12 +237,12 @@ def bench(
 
       fasten bench
 
-      fasten bench --methods all --device cuda --compile
+      fasten bench --methods all --device cuda --kernels compiled
     """
     from fasten.bench import bench as time_methods
-    from fasten.bench import image_task, known_methods
+    from fasten.bench import image_task, known_methods, with_kernels
 
-    machine = choose_machine(device).with_compile(compiled)
+    machine = with_kernels(choose_machine(device), kernels)
     on_gpu = machine.device.type == "cuda"
     recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)
     wanted = known_methods(names)
@@ -251,7 +251,11 @@ def bench(
     task = image_task(size or (32 if on_gpu else 8))
     lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, norm)
     if as_json:
-        print(json.dumps({"device": machine.name, "compile": compiled, "methods": [asdict(line) for line in lines]}))
+        print(
+            json.dumps(
+                {"device": machine.name, "kernels": machine.kernels, "methods": [asdict(line) for line in lines]}
+            )
+        )
     else:
         console.show_bench(lines, machine.name, recipe.net)
 

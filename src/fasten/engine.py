@@ -148,7 +148,7 @@ class Fit:
             self.method.load_state_dict({k: v for k, v in self.initial.items() if k in weights}, strict=False)
 
     def _fast(self, stage: Stage, update: Update) -> Step:
-        if self.machine.compile:
+        if self.machine.kernels == "compiled":
             for part in stage.optim:
                 part.compile(dynamic=False)
         if not self.machine.capture:

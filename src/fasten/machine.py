@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
-from fasten.nets import Heads
+from fasten.nets import Heads, fused_norm
 
-# Below this many updates a compiled network does not earn back the time that compiling takes.
-UPDATES_WORTH_COMPILING = 5000
+# How networks run on a GPU: torch's own kernels; our fused batch norms; or torch.compile, which takes half a minute.
+Kernels = Literal["plain", "fused", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Machine:
     device: torch.device
     precision: Literal["float32", "bf16", "float64"] = "float32"
     capture: bool = False
-    compile: bool = False
+    kernels: Kernels = "plain"
     deterministic: bool = True
 
     @property
@@ -37,23 +37,17 @@ class Machine:
             return f"{self.device} {torch.cuda.get_device_name(self.device)}"
         return f"{self.device} {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
-    def for_updates(self, updates: int) -> Machine:
-        """The same, compiling networks where so many updates earn it back."""
-        return self.with_compile(updates >= UPDATES_WORTH_COMPILING)
-
-    def with_compile(self, wanted: bool) -> Machine:
-        """Compiled networks are for GPUs; a CPU stays eager and exact."""
-        return replace(self, compile=wanted and self.device.type == "cuda")
-
     def place(self, method: nn.Module) -> nn.Module:
         """Move a method there, in the precision and layout that suit it."""
         method.to(self.device, self.dtype)
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = not self.deterministic
+            torch.backends.cudnn.deterministic = self.deterministic
             method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for module in method.modules():
             if isinstance(module, Heads):
                 module.precision = torch.bfloat16 if self.precision == "bf16" else None
+                module.parts.fused = self.kernels == "fused"
         return method
 
 
@@ -69,7 +63,8 @@ def choose_machine(device: str = "auto", *, deterministic: bool = False) -> Mach
     if chosen.type != "cuda":
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
-    return Machine(numbered, "bf16", capture=True, deterministic=deterministic)
+    kernels: Kernels = "fused" if fused_norm.AVAILABLE else "compiled"
+    return Machine(numbered, "bf16", capture=True, kernels=kernels, deterministic=deterministic)
 
 
 def _check_present(device: torch.device) -> None:

@@ -149,11 +149,10 @@ class _Session:
         self.run, self.task, self.out, self.settings, self.record = run, task, out, settings, record
         self.method = build_method(run, task)
         plan = plan_of(self.method, run.recipe)
-        machine = choose_machine(settings.device, deterministic=settings.deterministic)
-        self.loader = make_loader(task, machine, run.seed)
-        self.updates = _count_updates(plan, self.loader)
-        self.machine = machine.for_updates(self.updates)
+        self.machine = choose_machine(settings.device, deterministic=settings.deterministic)
         self.machine.place(self.method)
+        self.loader = make_loader(task, self.machine, run.seed)
+        self.updates = _count_updates(plan, self.loader)
         self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))
         self.fit.after_update = self._after_update
         self.checkpoints = Checkpoints(out / "checkpoint")
@@ -247,7 +246,8 @@ class _Session:
             recipe = recipe.scaled(math.ceil(recipe.epochs * share))
         run = replace(self.run, method=name, options={}, recipe=recipe)
         method = build_method(run, self.task)
-        machine = replace(self.machine, compile=False)
+        kernels = "plain" if self.machine.kernels == "compiled" else self.machine.kernels  # too short to compile for
+        machine = replace(self.machine, kernels=kernels)
         machine.place(method)
         fit = Fit(method, plan_of(method, recipe), self.loader, machine, Watch(self.task, self.loader))
         fit.run()

@@ -6,21 +6,20 @@ outputs, gradients and running statistics, in fewer and larger kernels. `joint` 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasten.contract import NormMode
-
-Output = TypeVar("Output", Tensor, tuple[Tensor, ...])
+from fasten.nets import fused_norm
 
 
 class Parts:
-    """The sizes of the batches now going through a network; its batch norms share one of these."""
+    """What the batch norms of a network share: the sizes of the batches now going through it, and which kernels."""
 
     def __init__(self) -> None:
         self.sizes: tuple[int, ...] = ()
+        self.fused = False
 
 
 class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -32,11 +31,34 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         pass  # the layer that this one took the place of accepted any of these shapes; so does F.batch_norm
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.can_fuse(x):
+            return self.fused(x, None, relu=False)
         if not self.training or len(self.parts.sizes) < 2:
             return super().forward(x)
-        return torch.cat(
-            [super(PartedBatchNorm, self).forward(part) for part in torch.split(x, list(self.parts.sizes))]
-        )
+        batches = torch.split(x, list(self.parts.sizes))
+        return torch.cat([super(PartedBatchNorm, self).forward(batch) for batch in batches])
+
+    def can_fuse(self, x: Tensor) -> bool:
+        plain = self.affine and self.track_running_stats and self.momentum is not None
+        return self.parts.fused and self.training and plain and fused_norm.usable(x)
+
+    def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        assert self.num_batches_tracked is not None
+        parts = self.parts.sizes or (len(x),)
+        self.num_batches_tracked.add_(len(parts))
+        statistics = (self.running_mean, self.running_var, parts, self.momentum, self.eps)
+        return fused_norm.norm_act(x, self.weight, self.bias, *statistics, residual, relu)
+
+
+def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """relu(norm(x) + residual), in fewer passes over memory where the kernels for it can be used."""
+    if isinstance(norm, PartedBatchNorm) and norm.can_fuse(x):
+        return norm.fused(x, residual, relu=True)
+    y = norm(x)
+    return F.relu(y if residual is None else y + residual)
 
 
 def share_parts(net: nn.Module) -> Parts:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fasten.nets.norm import norm_relu
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
@@ -34,8 +35,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x if self.downsample is None else self.downsample(x)
-        x = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(x)) + identity)
+        x = norm_relu(self.bn1, self.conv1(x))
+        return norm_relu(self.bn2, self.conv2(x), identity)
 
 
 class Bottleneck(nn.Module):
@@ -56,9 +57,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x if self.downsample is None else self.downsample(x)
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = F.relu(self.bn2(self.conv2(x)))
-        return F.relu(self.bn3(self.conv3(x)) + identity)
+        x = norm_relu(self.bn1, self.conv1(x))
+        x = norm_relu(self.bn2, self.conv2(x))
+        return norm_relu(self.bn3, self.conv3(x), identity)
 
 
 class ResNet(nn.Module):
@@ -88,7 +89,7 @@ class ResNet(nn.Module):
         self.num_features = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(F.relu(self.bn1(self.conv1(x))))
+        x = self.pool(norm_relu(self.bn1, self.conv1(x)))
         for number in range(1, self.num_stages + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return torch.mean(x, (2, 3))

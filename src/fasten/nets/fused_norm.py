@@ -1,0 +1,298 @@
+"""Batch norm with statistics per part of a batch, the residual sum and ReLU, in two kernels each way.
+
+A channels-last batch is a matrix: one row per pixel, one column per channel; a part is a range of its rows. Forward:
+
+    y = relu(weight · (x − mean) · rstd + bias + residual)          mean and rstd: per part and channel
+    running = (1 − momentum) · running + momentum · statistic       part after part; the unbiased variance
+
+Backward, with x̂ = (x − mean) · rstd, dz = dy where y > 0, and means over the rows of a part:
+
+    dx = weight · rstd · (dz − mean(dz) − x̂ · mean(dz · x̂))        dresidual = dz
+    dweight = Σ dz · x̂,   dbias = Σ dz                              over all rows
+
+Each way the first kernel reduces tiles of rows; the second merges the tiles of a part and writes the result.
+Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7). No atomics: the same bits every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+try:
+    import triton
+    import triton.language as tl
+
+    AVAILABLE = True
+except ImportError:
+    AVAILABLE = False
+
+# All kernels share one grid: 32 channels (64 bytes of bfloat16, what the memory delivers at once) by a tile of rows,
+# 256 programs in all, two per multiprocessor of an H200. Before its rows, a program of a second kernel reads 8 bytes
+# per channel and tile of its part: with two parts of 100 images, 8% of the bytes that follow, in every layer of a
+# ResNet; four times that with twice the programs or twice the channels. A third launch, to merge once, would idle
+# longer. These numbers do not follow the device, so that sums come in the same order everywhere.
+PROGRAMS, CHANNELS, WARPS = 256, 32, 8
+TILES, MIN_TILE_ROWS = 128, 32  # most tiles of a part, as many as rows in a chunk (one layout); fewest rows of a tile
+CHUNK_BYTES, STAGES = 8192, 4  # of each tensor at a time; how deep the pipeline, without which each load is waited for
+
+
+def _kernel(body: Callable[..., Any]) -> Any:
+    """Compiled once for all sizes: of the integers only C, a multiple of 16, tells the compiler of alignment."""
+    return triton.jit(body, do_not_specialize=["rows0", "rows1", "rows2", "tile_rows"]) if AVAILABLE else body
+
+
+@_kernel
+def _tile(part, tile, rows0, rows1, rows2, tile_rows):  # type: ignore[no-untyped-def]
+    """A tile's first row in the batch, its number of rows (none beyond the end of a shorter part), and the part's."""
+    first = tl.where(part == 0, 0, tl.where(part == 1, rows0, rows0 + rows1))
+    rows = tl.where(part == 0, rows0, tl.where(part == 1, rows1, rows2))
+    return (first + tile * tile_rows).to(tl.int64), tl.minimum(rows - tile * tile_rows, tile_rows), rows
+
+
+@_kernel
+def _block(first, stop, c, C, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Offsets and mask of some rows of some channels."""
+    r = first + tl.arange(0, ROWS)
+    return r[:, None] * C + c[None, :], (r < stop)[:, None] & (c < C)[None, :]
+
+
+@_kernel
+def _merge_moments(mean, m2, start, rows, tile_rows, c, C, TILES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean and sum of squared deviations of a part from those of its tiles (Chan, Golub and LeVeque, 1979)."""
+    at, inside = _block(start, start + tl.cdiv(rows, tile_rows), c, C, TILES)
+    n = tl.minimum(rows - tl.arange(0, TILES) * tile_rows, tile_rows).to(tl.float32)[:, None]
+    tile_mean = tl.load(mean + at, mask=inside, other=0.0)
+    tile_m2 = tl.load(m2 + at, mask=inside, other=0.0)
+    part_mean = tl.sum(tl.where(inside, n * tile_mean, 0.0), 0) / rows.to(tl.float32)
+    apart = tile_mean - part_mean[None, :]
+    return part_mean, tl.sum(tl.where(inside, tile_m2 + n * apart * apart, 0.0), 0)
+
+
+@_kernel
+def _merge_sums(a, b, start, rows, tile_rows, c, C, TILES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = _block(start, start + tl.cdiv(rows, tile_rows), c, C, TILES)
+    return tl.sum(tl.load(a + at, mask=inside, other=0.0), 0), tl.sum(tl.load(b + at, mask=inside, other=0.0), 0)
+
+
+@_kernel
+def _moments(  # type: ignore[no-untyped-def]
+    x, mean, m2, rows0, rows1, rows2, tile_rows, C, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """Mean and sum of squared deviations of each tile, about its first row: one pass, and nothing cancels."""
+    tile, part = tl.program_id(1), tl.program_id(2)
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    row, count, _ = _tile(part, tile, rows0, rows1, rows2, tile_rows)
+    known = c < tl.where(count > 0, C, 0)
+    x += row * C
+    pivot = tl.load(x + c, mask=known, other=0.0).to(tl.float32)
+    total, square = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
+    for first in tl.range(0, count, ROWS, num_stages=STAGES):
+        at, inside = _block(first, count, c, C, ROWS)
+        apart = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - pivot[None, :], 0.0)
+        total += apart
+        square += apart * apart
+    shift = tl.sum(total, 0)
+    away = shift / tl.maximum(count, 1).to(tl.float32)
+    rest = tl.sum(square, 0) - shift * away
+    at_tile = (part * tl.num_programs(1) + tile) * C + c
+    tl.store(mean + at_tile, pivot + away, mask=known)
+    tl.store(m2 + at_tile, tl.where(rest < 0.0, 0.0, rest), mask=known)
+
+
+@_kernel
+def _normalize(  # type: ignore[no-untyped-def]
+    x, residual, y, weight, bias, tile_mean, tile_m2, mean, rstd, running_mean, running_var, momentum, eps,
+    rows0, rows1, rows2, tile_rows, C, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """The output; in the first programs, which have no rows, the statistics of all parts, in their order."""
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    tiles, parts = tl.num_programs(1) - 1, tl.num_programs(2)
+    # From the end: what the kernel before read last is what the cache still holds.
+    tile, part = tiles - tl.program_id(1), parts - 1 - tl.program_id(2)
+    if tile < tiles:
+        row, count, rows = _tile(part, tile, rows0, rows1, rows2, tile_rows)
+        mu, m2 = _merge_moments(tile_mean, tile_m2, part * tiles, rows, tile_rows, c, C, TILES)
+        scale = tl.load(weight + c, mask=c < C, other=0.0) * tl.rsqrt(m2 / rows.to(tl.float32) + eps)
+        shift = tl.load(bias + c, mask=c < C, other=0.0)
+        for first in tl.range(0, count, ROWS, num_stages=STAGES):
+            at, inside = _block(first, count, c, C, ROWS)
+            apart = tl.load(x + row * C + at, mask=inside, other=0.0).to(tl.float32) - mu[None, :]
+            z = apart * scale[None, :] + shift[None, :]
+            if RESIDUAL:
+                z += tl.load(residual + row * C + at, mask=inside, other=0.0).to(tl.float32)
+            if RELU:
+                z = tl.where(z <= 0.0, 0.0, z)  # unlike a maximum, keeps NaN
+            tl.store(y + row * C + at, z.to(y.dtype.element_ty), mask=inside)
+    elif part == parts - 1:
+        new_mean = tl.load(running_mean + c, mask=c < C, other=0.0)
+        new_var = tl.load(running_var + c, mask=c < C, other=0.0)
+        for p in range(0, parts):
+            _, _, n = _tile(p, 0, rows0, rows1, rows2, tile_rows)
+            part_mean, part_m2 = _merge_moments(tile_mean, tile_m2, p * tiles, n, tile_rows, c, C, TILES)
+            tl.store(mean + p * C + c, part_mean, mask=c < C)
+            tl.store(rstd + p * C + c, tl.rsqrt(part_m2 / n.to(tl.float32) + eps), mask=c < C)
+            new_mean += momentum * (part_mean - new_mean)
+            new_var += momentum * (part_m2 / (n - 1).to(tl.float32) - new_var)
+        tl.store(running_mean + c, new_mean, mask=c < C)
+        tl.store(running_var + c, new_var, mask=c < C)
+
+
+@_kernel
+def _gradient_sums(  # type: ignore[no-untyped-def]
+    dy, x, y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx, rows0, rows1, rows2, tile_rows, C,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Σ dz and Σ dz · (x − mean) of each tile. After a residual dz is written, and the next kernel reads neither dy nor
+    y; without one the sign of y follows from x, and y is never read."""
+    tile, part = tl.program_id(1), tl.program_id(2)
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    row, count, _ = _tile(part, tile, rows0, rows1, rows2, tile_rows)
+    mu = tl.load(mean + part * C + c, mask=c < C, other=0.0)
+    scale = tl.load(weight + c, mask=c < C, other=0.0) * tl.load(rstd + part * C + c, mask=c < C, other=0.0)
+    shift = tl.load(bias + c, mask=c < C, other=0.0)
+    dy, x, y, dz = dy + row * C, x + row * C, y + row * C, dz + row * C
+    total, product = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
+    for first in tl.range(0, count, ROWS, num_stages=STAGES):
+        at, inside = _block(first, count, c, C, ROWS)
+        grad = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mu[None, :]
+        if RELU and RESIDUAL:
+            grad = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) <= 0.0, 0.0, grad)
+            tl.store(dz + at, grad.to(dz.dtype.element_ty), mask=inside)
+        elif RELU:
+            grad = tl.where(apart * scale[None, :] + shift[None, :] <= 0.0, 0.0, grad)
+        total += grad
+        product += grad * apart
+    at_tile = (part * tl.num_programs(1) + tile) * C + c
+    tl.store(tile_dz + at_tile, tl.sum(total, 0), mask=c < tl.where(count > 0, C, 0))
+    tl.store(tile_dzx + at_tile, tl.sum(product, 0), mask=c < tl.where(count > 0, C, 0))
+
+
+@_kernel
+def _gradient(  # type: ignore[no-untyped-def]
+    dz, x, dx, weight, bias, mean, rstd, tile_dz, tile_dzx, dweight, dbias, rows0, rows1, rows2, tile_rows, C,
+    MASKED: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x, `MASKED` if dz is still dy; in the first programs, those of weight and bias, of all parts."""
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    tiles, parts = tl.num_programs(1) - 1, tl.num_programs(2)
+    tile, part = tiles - tl.program_id(1), parts - 1 - tl.program_id(2)
+    if tile < tiles:
+        row, count, rows = _tile(part, tile, rows0, rows1, rows2, tile_rows)
+        mu = tl.load(mean + part * C + c, mask=c < C, other=0.0)
+        part_rstd = tl.load(rstd + part * C + c, mask=c < C, other=0.0)
+        scale = tl.load(weight + c, mask=c < C, other=0.0) * part_rstd
+        shift = tl.load(bias + c, mask=c < C, other=0.0)
+        sum_dz, sum_dzx = _merge_sums(tile_dz, tile_dzx, part * tiles, rows, tile_rows, c, C, TILES)
+        level = sum_dz / rows.to(tl.float32)
+        slope = sum_dzx / rows.to(tl.float32) * part_rstd * part_rstd
+        for first in tl.range(0, count, ROWS, num_stages=STAGES):
+            at, inside = _block(first, count, c, C, ROWS)
+            grad = tl.load(dz + row * C + at, mask=inside, other=0.0).to(tl.float32)
+            apart = tl.load(x + row * C + at, mask=inside, other=0.0).to(tl.float32) - mu[None, :]
+            if MASKED:
+                grad = tl.where(apart * scale[None, :] + shift[None, :] <= 0.0, 0.0, grad)
+            out = scale[None, :] * (grad - level[None, :] - slope[None, :] * apart)
+            tl.store(dx + row * C + at, out.to(dx.dtype.element_ty), mask=inside)
+    elif part == parts - 1:
+        all_dz, all_dzx = tl.zeros((CHANNELS,), tl.float32), tl.zeros((CHANNELS,), tl.float32)
+        for p in range(0, parts):
+            _, _, n = _tile(p, 0, rows0, rows1, rows2, tile_rows)
+            part_dz, part_dzx = _merge_sums(tile_dz, tile_dzx, p * tiles, n, tile_rows, c, C, TILES)
+            all_dz += part_dz
+            all_dzx += part_dzx * tl.load(rstd + p * C + c, mask=c < C, other=0.0)
+        tl.store(dbias + c, all_dz.to(dbias.dtype.element_ty), mask=c < C)
+        tl.store(dweight + c, all_dzx.to(dweight.dtype.element_ty), mask=c < C)
+
+
+class _Plan:
+    """How to cut a batch: the grids of first and second kernels, and the numbers that all of them take."""
+
+    def __init__(self, x: Tensor, parts: tuple[int, ...]) -> None:
+        rows = [size * x.shape[2] * x.shape[3] for size in parts]
+        blocks = -(-x.shape[1] // CHANNELS)
+        tile_rows = max(MIN_TILE_ROWS, -(-sum(rows) * blocks // PROGRAMS), -(-max(rows) // TILES))
+        tiles, chunk = -(-max(rows) // tile_rows), CHUNK_BYTES // CHANNELS // x.element_size()
+        self.first, self.second = (blocks, tiles, len(rows)), (blocks, tiles + 1, len(rows))
+        self.buffers = (2, len(rows), tiles, x.shape[1])
+        self.sizes = (*rows, *[0] * (3 - len(rows)), tile_rows, x.shape[1])
+        self.fixed = {"CHANNELS": CHANNELS, "ROWS": chunk, "STAGES": STAGES, "num_warps": WARPS}
+
+
+class _NormAct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+        residual: Tensor | None, parts: tuple[int, ...], momentum: float, eps: float, relu: bool,
+    ) -> Tensor:  # fmt: skip
+        plan = _Plan(x, parts)
+        y = torch.empty_like(x, memory_format=torch.channels_last)
+        tile_mean, tile_m2 = x.new_empty(plan.buffers, dtype=torch.float32)
+        mean, rstd = x.new_empty((2, len(parts), x.shape[1]), dtype=torch.float32)
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _moments[plan.first](x, tile_mean, tile_m2, *plan.sizes, **plan.fixed)
+            _normalize[plan.second](
+                x, x if residual is None else residual, y, weight, bias, tile_mean, tile_m2, mean, rstd, running_mean,
+                running_var, momentum, eps, *plan.sizes,
+                RELU=relu, RESIDUAL=residual is not None, TILES=TILES, **plan.fixed,
+            )  # fmt: skip
+        ctx.save_for_backward(x, weight, bias, mean, rstd, y if relu and residual is not None else None)
+        ctx.plan, ctx.relu, ctx.residual = plan, relu, residual is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight, bias, mean, rstd, y), plan = ctx.saved_tensors, ctx.plan
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty_like(x, memory_format=torch.channels_last)
+        dz = dy if y is None else torch.empty_like(dx)
+        dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
+        tile_dz, tile_dzx = x.new_empty(plan.buffers, dtype=torch.float32)
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _gradient_sums[plan.first](
+                dy, x, dy if y is None else y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx, *plan.sizes,
+                RELU=ctx.relu, RESIDUAL=y is not None, **plan.fixed,
+            )  # fmt: skip
+            _gradient[plan.second](
+                dz, x, dx, weight, bias, mean, rstd, tile_dz, tile_dzx, dweight, dbias, *plan.sizes,
+                MASKED=ctx.relu and y is None, TILES=TILES, **plan.fixed,
+            )  # fmt: skip
+        return dx, dweight, dbias, None, None, dz if ctx.residual else None, None, None, None, None
+
+
+def usable(x: Tensor) -> bool:
+    """Whether `norm_act` takes this input.
+
+    >>> usable(torch.zeros(2, 16, 4, 4))
+    False
+    """
+    layout = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] % 16 == 0
+    return AVAILABLE and x.is_cuda and layout and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+
+
+def norm_act(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, parts: tuple[int, ...],
+    momentum: float, eps: float, residual: Tensor | None = None, relu: bool = True,
+) -> Tensor:  # fmt: skip
+    """Batch norm in training mode with statistics per part, plus `residual`, then ReLU; moves the running statistics.
+
+    `parts`: the sizes of 1 to 3 consecutive slices of the batch. Differentiable once. The first call for a kind of
+    input compiles its kernels: make it before a CUDA graph is captured.
+    """
+    if not 1 <= len(parts) <= 3 or min(parts) < 1 or sum(parts) != len(x):
+        raise ValueError(f"parts must be 1 to 3 sizes that add up to the batch's {len(x)}, got {parts}")
+    if min(parts) * x.shape[2] * x.shape[3] < 2:
+        raise ValueError(f"a part needs more than one value per channel, got shape {tuple(x.shape)} and parts {parts}")
+    if residual is not None:
+        if (residual.shape, residual.dtype) != (x.shape, x.dtype):
+            raise ValueError(f"residual must be like x, {x.shape} {x.dtype}, got {residual.shape} {residual.dtype}")
+        residual = residual.contiguous(memory_format=torch.channels_last)
+    apply = cast(Callable[..., Tensor], _NormAct.apply)
+    return apply(x, weight, bias, running_mean, running_var, residual, parts, momentum, eps, relu)

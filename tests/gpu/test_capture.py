@@ -1,0 +1,80 @@
+"""On a GPU: a captured run is the eager run, and nothing in an epoch waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import make_tiny_task
+from fasten.contract import Recipe
+from fasten.engine import Fit
+from fasten.evaluate import Watch
+from fasten.loader import Loader
+from fasten.machine import Machine
+from fasten.methods import METHODS
+from fasten.records import Run
+from fasten.stream import StreamLoader
+from fasten.training import build_method, plan_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+RECIPE = Recipe("resnet18", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
+
+
+def gpu(**options) -> Machine:
+    return Machine(torch.device("cuda", 0), **{"precision": "bf16", "deterministic": True} | options)
+
+
+def trained(name: str, machine: Machine, loader_type: type[Loader] = Loader) -> tuple[dict, list]:
+    task = make_tiny_task()
+    method = machine.place(build_method(Run("tiny", method=name, recipe=RECIPE), task))
+    loader = loader_type(task, machine.device, 0, machine.dtype)
+    fit = Fit(method, plan_of(method, RECIPE), loader, machine, Watch(task, loader))
+    fit.run()
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in fit.progress.rows]
+    return method.state_dict(), rows
+
+
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_captured_run_is_the_eager_run(name, kernels):
+    eager, eager_rows = trained(name, gpu(kernels=kernels))
+    captured, captured_rows = trained(name, gpu(kernels=kernels, capture=True))
+    assert all(torch.equal(eager[key], captured[key]) for key in eager)
+    assert eager_rows == captured_rows
+
+
+def test_fused_batch_norms_train_as_the_plain_ones_do():
+    machine = gpu(precision="float32")
+    (plain, rows), (fused, fused_rows) = (trained("fasten", replace(machine, kernels=k)) for k in ("plain", "fused"))
+    first, second = rows[0]["loss"], fused_rows[0]["loss"]
+    assert first == pytest.approx(second, rel=1e-3)
+    for key in ("net.backbone.bn1.running_mean", "net.backbone.bn1.running_var"):
+        torch.testing.assert_close(plain[key], fused[key], rtol=0.02, atol=0.02)
+
+
+def test_a_streamed_run_is_the_resident_run():
+    resident, _ = trained("fasten", gpu(capture=True, kernels="fused"))
+    streamed, _ = trained("fasten", gpu(capture=True, kernels="fused"), StreamLoader)
+    assert all(torch.equal(resident[key], streamed[key]) for key in resident)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_update_waits_for_the_device(name):
+    task, machine = make_tiny_task(), gpu(capture=True, kernels="fused")
+    method = machine.place(build_method(Run("tiny", method=name, recipe=RECIPE), task))
+    loader = Loader(task, machine.device, 0, machine.dtype)
+    fit = Fit(method, plan_of(method, RECIPE), loader, machine, Watch(task, loader))
+    step, stage = fit.start_stage()
+    list(loader.updates(stage, (0, 1)))  # the tables of balanced draws are made once, on the host
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for picks in loader.updates(stage, (0, 2)):
+            step(picks)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,160 @@
+"""The fused kernels do what batch norm, part by part, then the sum and ReLU do. Triton's interpreter runs them here."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fasten.nets import fused_norm
+from fasten.nets.fused_norm import norm_act, usable
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MOMENTUM, EPS = 0.1, 1e-5
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+interpreted = pytest.mark.skipif(
+    not (fused_norm.AVAILABLE and INTERPRETED), reason="needs triton, and TRITON_INTERPRET=1 from the start"
+)
+
+
+def numbers(text):
+    return tuple(int(number) for number in text.split(".")[:2])
+
+
+def reference(x, weight, bias, mean, var, parts, residual, relu):
+    """In float64; `mean` and `var`, the running statistics, change in place."""
+    normed = [F.batch_norm(part, mean, var, weight, bias, True, MOMENTUM, EPS) for part in torch.split(x, list(parts))]
+    y = torch.cat(normed) if residual is None else torch.cat(normed) + residual
+    return F.relu(y) if relu else y
+
+
+def inputs(parts, channels, size, residual, dtype=torch.float32, offset=0.0):
+    """x, weight, bias, running mean and variance, residual or None, dy: the first ones as leaves."""
+    torch.manual_seed(sum(parts) * channels + size)
+    shape = (sum(parts), channels, size, size)
+    x, z, dy = (torch.randn(shape).contiguous(memory_format=torch.channels_last).to(dtype) for _ in range(3))
+    x = x * 2 + offset
+    weight, bias = torch.rand(channels) + 0.5, torch.randn(channels)
+    leaves = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    return *leaves, torch.randn(channels), torch.rand(channels), z.requires_grad_() if residual else None, dy
+
+
+def results(function, x, weight, bias, mean, var, residual, dy, parts, relu):
+    y = function(x, weight, bias, mean, var, parts, residual, relu)
+    leaves = [leaf for leaf in (x, weight, bias, residual) if leaf is not None]
+    return [y, mean, var, *torch.autograd.grad(y, leaves, dy)]
+
+
+def fused(x, weight, bias, mean, var, parts, residual, relu):
+    return norm_act(x, weight, bias, mean, var, parts, MOMENTUM, EPS, residual=residual, relu=relu)
+
+
+def double(tensor):
+    if tensor is None:
+        return None
+    return tensor.detach().to(torch.float64, copy=True).requires_grad_(tensor.requires_grad)
+
+
+def check(tensors, parts, relu, rtol=1e-5, atol=1e-5):
+    expected = results(reference, *map(double, tensors), parts, relu)
+    for got, want in zip(results(fused, *tensors, parts, relu), expected, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.skipif(not fused_norm.AVAILABLE, reason="triton is not installed")
+@pytest.mark.skipif(INTERPRETED, reason="is what this test starts")
+def test_all_that_follows_holds_in_the_interpreter():
+    if numbers(version("triton")) < (3, 7) and numbers(np.__version__) >= (2, 4):
+        pytest.skip("the interpreter of triton before 3.7 does not know numpy from 2.4 on")
+    # In a process of its own: Triton reads the variable when it is first imported, and obeys it from then on.
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@interpreted
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(("parts", "channels", "size"), [((3, 2), 16, 4), ((4,), 32, 3), ((2, 3, 1), 48, 4)])
+def test_outputs_gradients_and_running_statistics_are_those_of_batch_norm(parts, channels, size, residual, relu):
+    check(inputs(parts, channels, size, residual), parts, relu)
+
+
+@interpreted
+@pytest.mark.parametrize("parts", [(5,), (1, 4), (4, 1), (2, 1, 3)])
+@pytest.mark.parametrize(("programs", "min_tile_rows", "tiles"), [(1, 1, 128), (30, 1, 128), (256, 1, 4), (7, 16, 128)])
+def test_how_the_rows_are_cut_does_not_matter(monkeypatch, parts, programs, min_tile_rows, tiles):
+    monkeypatch.setattr(fused_norm, "PROGRAMS", programs)
+    monkeypatch.setattr(fused_norm, "MIN_TILE_ROWS", min_tile_rows)
+    monkeypatch.setattr(fused_norm, "TILES", tiles)
+    check(inputs(parts, 32, 6, residual=True), parts, relu=True)
+
+
+@interpreted
+def test_a_mean_far_from_zero_costs_no_accuracy():
+    tensors = inputs((3, 2), 16, 4, residual=False, offset=1000.0)
+    check(tensors, (3, 2), relu=False, rtol=1e-4, atol=1e-3)  # float32 holds 1000 to 6e-5 only
+
+
+@interpreted
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-11)])
+def test_half_precision_is_rounded_once(dtype, eps, residual):
+    # To the nearest, which is half of bfloat16's 2**-7, on a device; the interpreter cuts its last bits off.
+    check(inputs((3, 2), 32, 4, residual, dtype), (3, 2), relu=True, rtol=eps, atol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_gradient_in_another_layout_is_the_same_gradient(residual):
+    *tensors, dy = inputs((3, 2), 16, 4, residual)
+    check([*tensors, dy.contiguous()], (3, 2), relu=True)
+    check([*tensors, dy.mean().expand(dy.shape)], (3, 2), relu=True)
+
+
+@interpreted
+def test_the_output_keeps_the_layout_of_the_input():
+    x, weight, bias, mean, var, _, _ = inputs((3, 2), 16, 4, residual=False)
+    y = fused(x, weight, bias, mean, var, (3, 2), None, True)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+@interpreted
+def test_a_channel_that_is_not_a_number_stays_one():
+    x, weight, bias, mean, var, _, _ = inputs((3, 2), 16, 4, residual=False)
+    with torch.no_grad():
+        x[0, 3] = float("nan")
+    y = fused(x, weight, bias, mean, var, (3, 2), None, True)
+    assert torch.equal(y[:3].isnan().any((0, 2, 3)), torch.arange(16) == 3)
+    assert y[:3, 3].isnan().all()
+    assert not y[3:].isnan().any()
+
+
+@pytest.mark.parametrize("parts", [(), (3, 1), (5, 0), (6, -1), (1, 1, 1, 2)])
+def test_parts_that_do_not_make_the_batch_are_refused(parts):
+    x, weight, bias, mean, var, _, _ = inputs((5,), 16, 4, residual=False)
+    with pytest.raises(ValueError, match="add up to the batch's 5"):
+        fused(x, weight, bias, mean, var, parts, None, True)
+
+
+def test_a_part_of_one_value_per_channel_is_refused():
+    x, weight, bias, mean, var, _, _ = inputs((3, 1), 16, 1, residual=False)
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        fused(x, weight, bias, mean, var, (3, 1), None, True)
+
+
+def test_a_residual_of_another_kind_is_refused():
+    x, weight, bias, mean, var, residual, _ = inputs((3, 2), 16, 4, residual=True)
+    for wrong in (residual.double(), residual[:, :, :1]):
+        with pytest.raises(ValueError, match="residual must be like x"):
+            fused(x, weight, bias, mean, var, (3, 2), wrong, True)
+
+
+def test_tensors_of_the_host_are_left_to_torch():
+    assert not usable(torch.zeros(2, 16, 4, 4).contiguous(memory_format=torch.channels_last))
