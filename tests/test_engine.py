@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import CPU64, make_tiny_task
 from torch import nn
 
+from conftest import CPU64, make_tiny_task
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit
 from fasten.loader import Loader

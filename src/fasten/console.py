@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -16,6 +18,8 @@ from rich.table import Table
 from fasten.bench import Timing
 from fasten.engine import Row
 from fasten.records import Record
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Display:
@@ -50,7 +54,7 @@ class Display:
             f"{data['rows_test']:,} test rows; {run['recipe']['net']} on {where['device']}, {where['precision']}"
         )
         if self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.task = self.bar.add_task("training", total=updates)
             self.bar.start()
@@ -61,11 +65,10 @@ class Display:
 
     def epoch(self, row: Row) -> None:
         text = f"epoch {row['epoch']}: loss {row['loss']:.3f}, validation {_percent(row['valid_accuracy'])}"
-        text += f", labels corrected {_percent(row['corrected_fraction'])}"
         if self.bar is not None:
             self.bar.update(self.task, description=text)
         else:
-            self.say(f"{text}, {row['seconds']:.2f} s")
+            self.say(f"{text}, labels corrected {_percent(row['corrected_fraction'])}, {row['seconds']:.2f} s")
 
 
 def show_result(record: Record, out: Path) -> None:
@@ -90,11 +93,24 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table, markup=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    with console.capture() as lines:
+        console.print(table, markup=False)
+    print("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
-def show_recipe_fields(names: Sequence[str]) -> None:
-    print(f"\nof the recipe, for every method: {', '.join(names)}")
+def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) -> None:
+    """What each does, what it needs, and what `--set` can change, with the value it has if not set."""
+    rows = []
+    for method in methods:
+        needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"]}
+        named = " and ".join(name for name, needed in needs.items() if needed) or "nothing but the noisy rows"
+        options = ", ".join(f"{key}={_setting(value)}" for key, value in method["defaults"].items())
+        lines = [method["about"], f"{method['family']}; needs {named}", f"--set {options}" if options else ""]
+        rows.append([method["name"], "\n".join(line for line in lines if line)])
+    show_table(["method", "what it does, what it needs, what can be set"], rows)
+    text = f"For every method --set also takes the fields of the data set's recipe: {', '.join(recipe)}."
+    print("\n" + textwrap.fill(text, 80))
 
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
@@ -109,18 +125,34 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
 
 def sentence(error: Exception) -> str:
     """One line for what went wrong."""
+    if is_out_of_memory(error):
+        return "not enough memory; try a smaller batch (--set batch_size=50) or network (--set net=resnet18)"
     if isinstance(error, OSError) and error.errno is not None:
         where = f": {error.filename}" if error.filename else ""
-        if error.errno == errno.ENOSPC:
-            return f"no space left on the disk{where}; free some and go on with `fasten resume`"
+        if error.errno in FULL_DISK:
+            return f"no space left on the disk{where}; free some and run it again"
         return f"{error.strerror}{where}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(str(error)) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """On a GPU, or on the host, where torch has no exception of its own for it."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _setting(value: Any) -> str:
+    """As `--set` takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _percent(value: float | None) -> str:

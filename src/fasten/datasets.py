@@ -112,8 +112,11 @@ def check_noise(name: str, noise: str) -> None:
 def load_task(name: str, noise: str = "none", seed: int = 0, place: Place | None = None) -> Task:
     """Read a data set, split it and corrupt its labels, all as the seed says."""
     check_noise(name, noise)
-    dataset = DATASETS[name]
-    return make_task(dataset, dataset.read(place or Place()), noise, seed)
+    dataset, place = DATASETS[name], place or Place()
+    if not dataset.given and place.label_set != Place.label_set:
+        known = ", ".join(key for key, value in DATASETS.items() if value.given)
+        raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels away: it is for {known}")
+    return make_task(dataset, dataset.read(place), noise, seed)
 
 
 def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:

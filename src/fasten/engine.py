@@ -66,7 +66,7 @@ class Update:
         for part, loss in self.stage.step(batch):
             grads = torch.autograd.grad(loss, self.parts[part], allow_unused=True, materialize_grads=True)
             for parameter, grad in zip(self.parts[part], grads, strict=True):
-                parameter.grad = grad
+                parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()
             last = loss.detach()
         self.loss.add_(last)
@@ -233,6 +233,11 @@ def predict(method: nn.Module, loader: Loader, part: str, chunk: int = 1000) -> 
         found = [method(x) for x in loader.chunks(part, chunk)]
     method.train(training)
     return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+
+
+def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
+    """Fused optimiser steps want both in one memory layout; a convolution's gradient may come in another."""
+    return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)
 
 
 def _copy(method: nn.Module) -> dict[str, Tensor]:

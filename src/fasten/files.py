@@ -23,8 +23,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:  # an interrupt, too, must leave nothing behind
-        aside.unlink(missing_ok=True)
+    except BaseException as error:  # an interrupt, too, must leave nothing behind
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = os.fspath(path), None  # the name that the caller knows
         raise
     _sync_folder(path.parent)
 

@@ -75,5 +75,5 @@ def _check_present(device: torch.device) -> None:
     elif device.type == "mps":
         if not torch.backends.mps.is_available():
             raise ValueError("device 'mps' is not there; try --device auto")
-    elif device.type != "cpu":
+    elif device.type != "cpu" or device.index:
         raise ValueError(f"unknown device {str(device)!r}; known: auto, cpu, cuda, cuda:N, mps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,18 @@ def option_types(entry: Entry) -> dict[str, Any]:
     return {name: bool if Tensor in get_args(hints[name]) else hints[name] for name in names}
 
 
+def option_defaults(entry: Entry) -> dict[str, Any]:
+    """What each of these is unless set.
+
+    >>> option_defaults(find_method("naive-oversampling"))
+    {'per_class': None, 'norm': 'split'}
+    """
+    parameters = inspect.signature(entry.build).parameters
+    own = {name: kind is not bool and parameters[name].default for name, kind in option_types(entry).items()}
+    own |= {name: bool(parameters[name].default) for name, kind in option_types(entry).items() if kind is bool}
+    return own | dict(entry.options)
+
+
 def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None) -> Settings:
     """The options that differ from the method's own, and the recipe; `epochs` stretches the schedule.
 
@@ -46,7 +59,9 @@ def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs:
     for text in settings:
         key, sign, value = text.partition("=")
         if not sign:
-            raise ValueError(f"--set takes key=value, got {text!r}")
+            raise ValueError(f"--set takes key=value, got {text!r}; write for example rate=0.05")
+        if key in options or key in changes:
+            raise ValueError(f"{key} is set twice, the second time to {value!r}; give it once")
         if key in option_hints:
             options[key] = parse(key, value, option_hints[key])
         elif key in recipe_hints:
@@ -54,6 +69,8 @@ def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs:
         else:
             raise ValueError(f"unknown option {key!r} of {method}; {nearest(key, [*option_hints, *recipe_hints])}")
     if epochs is not None:
+        if "epochs" in changes:
+            raise ValueError(f"epochs is set twice, by --epochs {epochs} and by --set; give it once")
         changes["epochs"] = epochs
     if "epochs" in changes and "milestones" not in changes:
         recipe = recipe.scaled(changes["epochs"]) if changes["epochs"] > 0 else recipe
@@ -73,19 +90,29 @@ def parse(key: str, text: str, kind: Any) -> Any:
         return parse(key, text, next(c for c in choices if c is not type(None)))
     if get_origin(kind) is Literal:
         if text not in choices:
-            raise ValueError(f"{key} must be one of {', '.join(choices)}, got {text!r}; {nearest(text, choices)}")
+            raise ValueError(f"{key} must be one of {', '.join(choices)}, got {text!r}")
         return text
     if get_origin(kind) is tuple:
-        return tuple(parse(key, part, choices[0]) for part in text.split(",") if part.strip())
+        return _parse_tuple(key, text, choices[0])
     if kind is bool:
         return _parse_bool(key, text)
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
         raise ValueError(f"{key} takes {_NAMES[kind]}, got {text!r}") from None
+    if isinstance(value, float) and not math.isfinite(value):  # a record cannot hold it
+        raise ValueError(f"{key} takes a finite number, got {text!r}")
+    return value
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def _parse_tuple(key: str, text: str, kind: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(parse(key, part, kind) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{key} takes {_NAMES[kind]} or several with commas between them, got {text!r}") from None
 
 
 def _parse_bool(key: str, text: str) -> bool:
@@ -100,7 +127,10 @@ def check_recipe(recipe: Recipe) -> Recipe:
     for name in ("epochs", "batch_size"):
         if getattr(recipe, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(recipe, name)}")
-    for name in ("rate", "momentum", "weight_decay"):
-        if not 0 <= getattr(recipe, name) < float("inf"):
-            raise ValueError(f"{name} must be a number >= 0, got {getattr(recipe, name)}")
+    for name, limit in (("rate", math.inf), ("momentum", 1), ("weight_decay", math.inf)):
+        if not 0 <= getattr(recipe, name) < limit:
+            wanted = ">= 0" if limit == math.inf else f"in [0, {limit})"
+            raise ValueError(f"{name} must be a number {wanted}, got {getattr(recipe, name)}")
+    if any(milestone < 1 for milestone in recipe.milestones):
+        raise ValueError(f"milestones are epochs and count from 1, got {', '.join(map(str, recipe.milestones))}")
     return recipe

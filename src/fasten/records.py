@@ -19,6 +19,7 @@ from fasten.files import write_text
 
 SCHEMA = 1
 VERSION = "0.1.0"
+PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
 
 Record = dict[str, Any]
 
@@ -45,8 +46,11 @@ class Run:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Run:
-        recipe = {**values["recipe"], "milestones": tuple(values["recipe"]["milestones"])}
-        return Run(**{**values, "recipe": Recipe(**recipe)})
+        try:
+            recipe = {**values["recipe"], "milestones": tuple(values["recipe"]["milestones"])}
+            return Run(**{**values, "recipe": Recipe(**recipe)})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the record's `run` is damaged or of another version ({error})") from None
 
 
 def environment() -> dict[str, Any]:
@@ -82,11 +86,15 @@ def read_record(folder: Path) -> Record:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{folder} holds no run: there is no {path.name} in it") from None
+        missing = "there is no record.json in it" if folder.is_dir() else "it is not there"
+        raise ValueError(f"{folder} holds no run: {missing}; give the folder that --out named") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is not a run's record of schema {SCHEMA}")
+        raise ValueError(f"{path} is not a run's record of schema {SCHEMA}; give the folder that --out named")
+    lacking = [name for name in PARTS if name not in record]
+    if lacking:
+        raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
     return record
 
 

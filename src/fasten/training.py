@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
@@ -34,6 +35,7 @@ from fasten.streams import torch_seed
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
+FILES = ("record.json", "model.safetensors", "labels.csv", "transition.csv", "report.html", "log.jsonl", "checkpoint")
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -90,7 +92,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     began = time.perf_counter()
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place)
-    build_method(run, task)  # a wrong option is refused before anything is written
+    plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device)
     out.mkdir(parents=True, exist_ok=True)
     record = _new_record(run, task, machine, settings)
@@ -108,7 +110,8 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
         return record
     run = Run.from_json(record["run"])
     how = record["environment"]["how"]
-    place = Place(Path(how["root"]), label_set=how["label_set"])
+    root = Path(how["root"]) if settings.place == Place() else settings.place.root
+    place = Place(root, settings.place.download, how["label_set"])
     device = how["device"] if settings.device == "auto" else settings.device
     references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
     settings = replace(settings, place=place, device=device, **references)
@@ -117,11 +120,15 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run, or something that is no folder."""
+    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
+    for folder in (out, *out.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; --out takes a new folder")
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; --out takes a folder")
+    for name in FILES:
+        if (out / name).exists():
+            raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
 
 
 def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> Record:
@@ -194,11 +201,20 @@ class _Session:
         self.settings.on_update(self._done())
         if epoch_ended:
             row = self.fit.progress.rows[-1]
+            self._check_finite(row)
             self.log.add(event="epoch", **row)
             self.settings.on_epoch(row)
         waited = time.monotonic() - self.last_saved
         if waited >= (EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS):
             self.save()
+
+    def _check_finite(self, row: Row) -> None:
+        sound = torch.stack([p.isfinite().all() for p in self.method.parameters()]).all()
+        if not math.isfinite(row["loss"]) or not sound:
+            raise ValueError(
+                f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; choose another --out and a "
+                f"smaller rate, such as --set rate={self.run.recipe.rate / 10:g}"
+            )
 
     def _done(self) -> int:
         at, plan = self.fit.progress, self.fit.plan
@@ -236,7 +252,7 @@ class _Session:
                 self.record["references"][name] = self._reference(method)
         verdict = clean_rows_do_better(self.record)
         if verdict:
-            self._note(verdict)
+            self.record["notes"].append(verdict)
 
     def _reference(self, name: str) -> dict[str, Any]:
         """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full."""
@@ -264,7 +280,9 @@ class _Session:
         table = audit.label_table(ids, self.task.given, found.posterior, names)
         audit.write_labels(table, self.out / "labels.csv")
         audit.write_transition(found.transition, names, self.out / "transition.csv")
-        write_bytes(self.out / "model.safetensors", safetensors.torch.save(_weights(self.method)))
+        weights = safetensors.torch.save(_weights(self.method))
+        self.record["result"]["model_sha256"] = hashlib.sha256(weights).hexdigest()
+        write_bytes(self.out / "model.safetensors", weights)
         write_report(self.record, self.out / "report.html")
         write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])

@@ -30,11 +30,15 @@ def gpu(**options) -> Machine:
     return Machine(torch.device("cuda", 0), **{"precision": "bf16", "deterministic": True} | options)
 
 
-def trained(name: str, machine: Machine, loader_type: type[Loader] = Loader) -> tuple[dict, list]:
+def trained(
+    name: str, machine: Machine, loader_type: type[Loader] = Loader, before=lambda fit: None, after=lambda fit: None
+) -> tuple[dict, list]:
     task = make_tiny_task()
     method = machine.place(build_method(Run("tiny", method=name, recipe=RECIPE), task))
     loader = loader_type(task, machine.device, 0, machine.dtype)
     fit = Fit(method, plan_of(method, RECIPE), loader, machine, Watch(task, loader))
+    before(fit)
+    fit.after_update = lambda epoch_ended: after(fit)
     fit.run()
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in fit.progress.rows]
     return method.state_dict(), rows
@@ -56,6 +60,22 @@ def test_fused_batch_norms_train_as_the_plain_ones_do():
     assert first == pytest.approx(second, rel=1e-3)
     for key in ("net.backbone.bn1.running_mean", "net.backbone.bn1.running_var"):
         torch.testing.assert_close(plain[key], fused[key], rtol=0.02, atol=0.02)
+
+
+def test_a_run_goes_on_from_its_checkpoint_under_capture():
+    machine = gpu(capture=True, kernels="fused")
+    weights, rows = trained("fasten", machine)
+    kept = {}
+
+    def keep(fit: Fit) -> None:
+        if fit.progress.update == 3 and fit.progress.epoch == 2:
+            kept["progress"] = fit.snapshot()
+            kept["tensors"] = {key: tensor.cpu() for key, tensor in fit.tensors().items()}
+
+    trained("fasten", machine, after=keep)
+    again, again_rows = trained("fasten", machine, before=lambda fit: fit.restore(kept["progress"], kept["tensors"]))
+    assert all(torch.equal(weights[key], again[key]) for key in weights)
+    assert rows == again_rows
 
 
 def test_a_streamed_run_is_the_resident_run():

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CPU64, make_tiny_task
-from reference.transition import ref_correct, ref_fasten_loss, softmax
 
+from conftest import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Update
 from fasten.loader import Loader, Picks
 from fasten.methods.fasten import FasTEN
 from fasten.nets import build_backbone
+from reference.transition import ref_correct, ref_fasten_loss, softmax
 
 AUTHORS = json.loads((Path(__file__).parent.parent / "golden" / "fasten-authors.json").read_text())
 HEADS = {"fc_clean": "clean", "fc_noisy": "noisy"}

@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.transition import ref_correct, ref_corrected_nll, ref_estimate
 
 from fasten import correct_labels, corrected_nll, estimate_transition
+from reference.transition import ref_correct, ref_corrected_nll, ref_estimate
 
 SIZES = st.integers(2, 12)
 SEEDS = st.integers(0, 2**32 - 1)

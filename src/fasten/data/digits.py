@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fasten.data.source import Source
 
@@ -19,6 +18,8 @@ def read_digits() -> Source:
     >>> source.x.shape, source.x.dtype, source.num_classes
     ((1797, 8, 8, 1), dtype('uint8'), 10)
     """
+    from sklearn.datasets import load_digits  # here: it takes a second, and no other data set needs it
+
     bunch = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # (n, 8, 8, 1); the files count from 0 to 16
     truth = bunch.target.astype(np.int64)

@@ -53,6 +53,8 @@ class FasTEN(nn.Module):
         oracle: Tensor | None = None,
     ) -> None:
         super().__init__()
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be a probability in [0, 1], got {threshold}; write 80% as 0.8")
         if not 0 <= perturbation <= 1:
             raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}")
         if noisy_weight < 0 or (per_class is not None and per_class < 1):
