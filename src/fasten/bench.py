@@ -121,7 +121,8 @@ def with_kernels(machine: Machine, name: str) -> Machine:
     """The machine with other kernels; `auto` leaves it as it is, and a CPU has only the plain ones."""
     if name == "auto":
         return machine
-    return replace(machine, kernels=parse("kernels", name, Kernels) if machine.device.type == "cuda" else "plain")
+    wanted = parse("kernels", name, Kernels)
+    return replace(machine, kernels=wanted if machine.device.type == "cuda" else "plain")
 
 
 def known_methods(names: str) -> list[str]:

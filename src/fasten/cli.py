@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,31 +15,27 @@ from typing import Annotated, Any
 import typer
 
 from fasten import console
+from fasten.arguments import Data, Device, Download, Folder, Json, Labels, OwnRoot, Root, name, number, place, switch
+from fasten.bench import bench as time_methods
+from fasten.bench import image_task, known_methods, with_kernels
 from fasten.contract import Recipe
-from fasten.datasets import DATASETS, Place, check_noise, find_dataset, load_task
+from fasten.datasets import DATASETS, Place, check_noise, find_dataset
+from fasten.inference import evaluate_run, load_test_task, read_finished
 from fasten.machine import choose_machine
 from fasten.methods import METHODS
-from fasten.options import apply_settings, find_method, option_types
+from fasten.options import apply_settings, find_method, option_defaults
 from fasten.records import VERSION, Record, Run, read_record
 from fasten.report import write_report
-from fasten.training import Settings, check_folder, resume, train
+from fasten.training import Settings, resume, train
 
 app = typer.Typer(
     name="fasten",
     help="Train classifiers on labels you don't trust, with the help of a few that you do.",
-    no_args_is_help=True,
+    epilog="Begin with: fasten train digits --noise symmetric:0.4 --out runs/digits",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A known data set; `fasten datasets` lists them.")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Root = Annotated[Path, typer.Option("--root", help="Where the data set's files lie.", envvar="FASTEN_DATA")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")]
-Labels = Annotated[str, typer.Option("--labels", help="CIFAR-N: worst, aggregate, random1, random2 or random3.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the files if they are not there.")]
 
 
 def _version(wanted: bool) -> None:
@@ -48,7 +46,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -56,48 +56,61 @@ def _options(
 @app.command("train")
 def train_command(
     data: Data,
-    out: Annotated[Path, typer.Option("--out", help="A new folder for the run.")],
-    method: Annotated[str, typer.Option("--method", help="`fasten methods` lists them.")] = "fasten",
+    out: Annotated[Path, place("--out", "A new folder for the run.")],
+    method: Annotated[str, name("--method", "How to train; `fasten methods` lists them.")] = "fasten",
     noise: Annotated[
         str,
-        typer.Option("--noise", help="none, symmetric:R, symmetric-exclusive:R, asymmetric:R, pair:R, matrix:FILE."),
+        typer.Option(
+            "--noise",
+            metavar="KIND",
+            help="Noise to inject: none, symmetric:R, symmetric-exclusive:R, asymmetric:R, pair:R or matrix:FILE; the "
+            "rate R is in [0, 1).",
+        ),
     ] = "none",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of split, noise, weights and order.")] = 0,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Shrinks or stretches the schedule.")] = None,
+    seed: Annotated[int, number("--seed", 0, "Of split, noise, weights and order.")] = 0,
+    epochs: Annotated[
+        int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")
+    ] = None,
     device: Device = "auto",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method or the recipe.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method or the recipe; may be repeated."),
     ] = None,
     root: Root = Path("data"),
     download: Download = False,
-    labels: Labels = "worst",
+    labels: Labels = None,
     references: Annotated[
-        bool, typer.Option("--references/--no-references", help="Also train on clean rows only.")
+        bool, switch("--references/--no-references", "Also train on the clean rows alone, to compare.")
     ] = True,
-    noisy_reference: Annotated[bool, typer.Option("--noisy-reference", help="Also train by cross-entropy.")] = False,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="On a GPU, at some cost in speed.")] = False,
+    noisy_reference: Annotated[
+        bool, switch("--noisy-reference", "Also train by cross-entropy on the noisy rows.")
+    ] = False,
+    deterministic: Annotated[
+        bool, switch("--deterministic", "Same numbers on every run on a GPU, at some cost in speed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a classifier and write its folder: record, weights, labels, T, report.
+    """Train a classifier and write its folder.
 
+    The folder holds record.json (what was run, each epoch's numbers, the
+    result), model.safetensors, labels.csv (which labels are wrong, and what
+    they should be), transition.csv (T), report.html and log.jsonl.
+
+    \b
     Examples:
-
       fasten train digits --noise symmetric:0.4 --out runs/digits
-
-      fasten train cifar10 --root data --noise symmetric:0.8 --seed 1 --out runs/sym80
-
-      fasten train digits --method fasten --set threshold=0.9 --set rate=0.02 --epochs 30 --out runs/mine
+      fasten train digits --set threshold=0.9 --epochs 30 --out runs/mine
+      fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
     check_noise(data, noise)
     options, recipe = apply_settings(method, find_dataset(data).recipe, settings or [], epochs)
-    check_folder(out)
     run = Run(data, noise, method, options, recipe, seed)
-    with console.Display(quiet=as_json) as display:
+    with _resumable(out), console.Display(quiet=as_json) as display:
         record = train(
             run,
             out,
             Settings(
-                Place(root, download, labels),
+                Place(root, download, labels or Place.label_set),
                 device,
                 references,
                 noisy_reference,
@@ -112,17 +125,44 @@ def train_command(
 
 
 @app.command("resume")
-def resume_command(dir: Folder, device: Device = "auto", as_json: Json = False) -> None:
-    """Go on with a run that was interrupted, as if it had never stopped.
+def resume_command(dir: Folder, device: Device = "auto", root: OwnRoot = None, as_json: Json = False) -> None:
+    """Go on with a run that was interrupted.
 
+    It ends as if it had never stopped; a finished run is left as it is.
+
+    \b
     Example:
-
       fasten resume runs/digits
     """
-    with console.Display(quiet=as_json) as display:
+    place = Place() if root is None else Place(root)
+    with _resumable(dir), console.Display(quiet=as_json) as display:
         hooks = {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
-        record = resume(dir, Settings(device=device, **hooks))  # type: ignore[arg-type]
+        record = resume(dir, Settings(place, device, **hooks))  # type: ignore[arg-type]
     _finish(record, dir, as_json)
+
+
+class _Stopped(Exception):
+    """A run that ends before its end, and the exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Where a run stops through no fault of its own, say how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError) as error:
+        if not (out / "record.json").exists():
+            raise
+        cure = f"`fasten resume {out}` goes on from the last checkpoint"
+        if isinstance(error, KeyboardInterrupt):
+            raise _Stopped(f"interrupted; {cure}", 130) from None
+        if error.errno in console.FULL_DISK:
+            raise _Stopped(f"no space left on the disk; free some, and {cure}", 2) from error
+        raise
 
 
 def _finish(record: Record, out: Path, as_json: bool) -> None:
@@ -136,21 +176,25 @@ def _finish(record: Record, out: Path, as_json: bool) -> None:
 def evaluate(
     dir: Folder,
     data: Data,
-    root: Root = Path("data"),
+    root: OwnRoot = None,
     device: Device = "auto",
-    labels: Labels = "worst",
+    labels: Labels = None,
     download: Download = False,
     as_json: Json = False,
 ) -> None:
     """Test a run's classifier on the test rows of a data set.
 
-    Example:
+    Where it is the run's own data set, these are the rows that the run held
+    back, and the accuracy is that of its record.
 
+    \b
+    Example:
       fasten evaluate runs/digits digits
     """
-    from fasten.inference import evaluate_run
-
-    scores = evaluate_run(dir, load_task(data, "none", place=Place(root, download, labels)), choose_machine(device))
+    find_dataset(data)
+    machine = choose_machine(device)
+    task = load_test_task(read_finished(dir), data, root, labels, download)
+    scores = evaluate_run(dir, task, machine)
     if as_json:
         print(json.dumps(scores))
     else:
@@ -160,16 +204,18 @@ def evaluate(
 @app.command()
 def report(
     dir: Folder,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write it; DIR/report.html if not given.")] = None,
+    out: Annotated[Path | None, place("--out", "The file to write; DIR/report.html if not given.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's report again, as one HTML file.
 
+    \b
     Example:
-
-      fasten report runs/digits
+      fasten report runs/digits --out digits.html
     """
-    path = out or (dir / "report.html" if dir.is_dir() else dir.with_suffix(".html"))
+    path = out or dir / "report.html"
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; --out takes the name of the file to write")
     write_report(read_record(dir), path)
     print(json.dumps({"report": os.fspath(path)}) if as_json else path)
 
@@ -178,84 +224,80 @@ def report(
 def methods(as_json: Json = False) -> None:
     """List the methods, what each needs, and what can be set.
 
+    \b
     Example:
-
       fasten methods --json
     """
-    rows = [_describe(name) for name in METHODS]
+    rows = [_describe(method) for method in METHODS]
     if as_json:
         print(json.dumps(rows))
-        return
-    table = [[r["name"], r["family"], r["about"], ", ".join(r["options"]) or "–"] for r in rows]
-    console.show_table(["method", "family", "what it does", "options for --set"], table)
-    console.show_recipe_fields([*asdict(Recipe())])
+    else:
+        console.show_methods(rows, [*asdict(Recipe())])
 
 
-def _describe(name: str) -> dict[str, Any]:
-    entry = find_method(name)
+def _describe(method: str) -> dict[str, Any]:
+    entry = find_method(method)
     needs = ("clean_set", "true_transition", "stages", "networks", "backprops")
-    values = {"name": name, "family": entry.family, "about": entry.about}
-    return values | {key: getattr(entry, key) for key in needs} | {"options": [*option_types(entry)]}
+    values = {"name": method, "family": entry.family, "about": entry.about}
+    defaults = option_defaults(entry)
+    return values | {key: getattr(entry, key) for key in needs} | {"options": [*defaults], "defaults": defaults}
 
 
 @app.command()
 def datasets(as_json: Json = False) -> None:
     """List the known data sets.
 
+    \b
     Example:
-
       fasten datasets
     """
     rows = []
-    for name, dataset in DATASETS.items():
+    for key, dataset in DATASETS.items():
         sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid}
         own = "as given by people" if dataset.given else "injected by --noise"
-        rows.append({"name": name, "about": dataset.about, **sizes, "labels": own, "recipe": asdict(dataset.recipe)})
+        rows.append({"name": key, "about": dataset.about, **sizes, "labels": own, "recipe": asdict(dataset.recipe)})
     if as_json:
         print(json.dumps(rows))
     else:
         shown = [[r[key] for key in ("name", "about", "clean", "valid", "labels")] for r in rows]
-        console.show_table(["data set", "what it holds", "clean rows", "validation rows", "noisy labels"], shown)
+        console.show_table(["data set", "what it holds", "clean", "valid", "noisy labels"], shown)
 
 
 @app.command()
 def bench(
-    names: Annotated[str, typer.Option("--methods", help="With commas, or `all`.")] = "fasten,cross-entropy",
+    names: Annotated[str, name("--methods", "Names with commas between them, or `all`.")] = "fasten,cross-entropy",
     device: Device = "auto",
-    net: Annotated[str | None, typer.Option("--net", help="small-cnn on a CPU, resnet34 on a GPU.")] = None,
-    size: Annotated[int | None, typer.Option("--size", help="Image size; 8 on a CPU, 32 on a GPU.")] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Noisy rows an update; as many clean ones.")] = 100,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Each method is timed so often, in turns.")] = 15,
-    updates: Annotated[int, typer.Option("--updates", min=1, help="In a round.")] = 20,
-    kernels: Annotated[str, typer.Option("--kernels", help="On a GPU: auto, plain, fused or compiled.")] = "auto",
-    norm: Annotated[str, typer.Option("--norm", help="split, two-pass or joint, where a method has it.")] = "split",
+    net: Annotated[str | None, name("--net", "By default small-cnn on a CPU, resnet34 on a GPU.")] = None,
+    size: Annotated[int | None, number("--size", 2, "Of the images; by default 8 on a CPU, 32 on a GPU.")] = None,
+    batch: Annotated[int, number("--batch", 2, "Noisy rows in an update; as many clean ones.")] = 100,
+    rounds: Annotated[int, number("--rounds", 1, "Each method is timed so often, in turns.")] = 15,
+    updates: Annotated[int, number("--updates", 1, "In a round.")] = 20,
+    kernels: Annotated[str, name("--kernels", "On a GPU: auto, plain, fused or compiled.")] = "auto",
+    norm: Annotated[str, name("--norm", "split, two-pass or joint, where a method has it.")] = "split",
     as_json: Json = False,
 ) -> None:
-    """Time an update of each method, in turns, against plain cross-entropy on the same images.
+    """Time an update of each method against cross-entropy.
 
+    The methods take turns, in one process and on the same images.
+
+    \b
     Examples:
-
       fasten bench
-
       fasten bench --methods all --device cuda --kernels compiled
     """
-    from fasten.bench import bench as time_methods
-    from fasten.bench import image_task, known_methods, with_kernels
-
     machine = with_kernels(choose_machine(device), kernels)
     on_gpu = machine.device.type == "cuda"
     recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)
     wanted = known_methods(names)
-    for name in wanted:
-        find_method(name)
+    if not wanted:
+        raise ValueError(f"--methods takes names with commas between them, got {names!r}; `fasten methods` lists them")
+    for known in wanted:
+        find_method(known)
     task = image_task(size or (32 if on_gpu else 8))
     lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, norm)
     if as_json:
-        print(
-            json.dumps(
-                {"device": machine.name, "kernels": machine.kernels, "methods": [asdict(line) for line in lines]}
-            )
-        )
+        values = {"device": machine.name, "kernels": machine.kernels}
+        print(json.dumps(values | {"methods": [asdict(line) for line in lines]}))
     else:
         console.show_bench(lines, machine.name, recipe.net)
 
@@ -266,17 +308,29 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 and one sentence on bad input. `FASTEN_DEBUG=1` shows where it came from."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark
+    status = 2
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="fasten", standalone_mode=False)
-        return int(code or 0)
+        return int(app(args=given or ["--help"], prog_name="fasten", standalone_mode=False) or 0)
     except _ClickError as error:
-        message = error.format_message()
-    except (ValueError, OSError) as error:
-        if os.environ.get("FASTEN_DEBUG"):
+        message = _usage(error)
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        ours = isinstance(error, RuntimeError) and not console.is_out_of_memory(error)
+        if ours or os.environ.get("FASTEN_DEBUG"):
             raise
         message = console.sentence(error)
+    except _Stopped as error:
+        message, status = str(error), error.status
     except (KeyboardInterrupt, typer.Abort):
-        print("fasten: interrupted; `fasten resume DIR` goes on from the last checkpoint", file=sys.stderr)
-        return 130
+        message, status = "interrupted", 130
     print(f"fasten: {message}", file=sys.stderr)
-    return 2
+    return status
+
+
+def _usage(error: Any) -> str:
+    message = console.one_line(error.format_message())
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "fasten"
+    return message if message.endswith("?") else f"{message.rstrip('.')}; see `{path} --help`"

@@ -88,6 +88,7 @@ def show_result(record: Record, out: Path) -> None:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as the terminal has room for."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         table.add_column(name, overflow="fold")
@@ -114,6 +115,7 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
 
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
+    """A line for each method."""
     print(f"{net} on {device}; ratio to plain cross-entropy on the same images")
     rows = []
     for t in lines:
@@ -126,7 +128,7 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
 def sentence(error: Exception) -> str:
     """One line for what went wrong."""
     if is_out_of_memory(error):
-        return "not enough memory; try a smaller batch (--set batch_size=50) or network (--set net=resnet18)"
+        return "not enough memory; try a smaller batch (batch_size) or a smaller network (net)"
     if isinstance(error, OSError) and error.errno is not None:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in FULL_DISK:
@@ -136,6 +138,7 @@ def sentence(error: Exception) -> str:
 
 
 def one_line(text: str) -> str:
+    """The same words without line breaks."""
     return " ".join(text.split())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def load_test_task(
     The run's own data are looked for where it found them, unless `root` says otherwise.
     """
     how = record["environment"].get("how", {}) if data == record["run"].get("dataset") else {}
-    place = Place(root or Path(how.get("root", "data")), download, labels or how.get("label_set", "worst"))
+    found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
+    place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
     return load_task(data, "none", Run.from_json(record["run"]).seed, place)  # the noise does not touch test rows
 
 

@@ -39,10 +39,9 @@ def option_defaults(entry: Entry) -> dict[str, Any]:
     >>> option_defaults(find_method("naive-oversampling"))
     {'per_class': None, 'norm': 'split'}
     """
-    parameters = inspect.signature(entry.build).parameters
-    own = {name: kind is not bool and parameters[name].default for name, kind in option_types(entry).items()}
-    own |= {name: bool(parameters[name].default) for name, kind in option_types(entry).items() if kind is bool}
-    return own | dict(entry.options)
+    parameters, kinds = inspect.signature(entry.build).parameters, option_types(entry)
+    own = {name: parameters[name].default for name in kinds}
+    return {name: bool(value) if kinds[name] is bool else value for name, value in own.items()} | dict(entry.options)
 
 
 def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None) -> Settings:

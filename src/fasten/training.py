@@ -73,6 +73,7 @@ def build_method(run: Run, task: Task) -> nn.Module:
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
+    """The stages of a method."""
     assert isinstance(method, Method)
     return method.plan(recipe)
 
@@ -109,7 +110,9 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
         settings.say(f"{out} is a finished run")
         return record
     run = Run.from_json(record["run"])
-    how = record["environment"]["how"]
+    how = record["environment"].get("how")
+    if how is None:
+        raise ValueError(f"{out / 'record.json'} does not say how it was run; run it again in another folder")
     root = Path(how["root"]) if settings.place == Place() else settings.place.root
     place = Place(root, settings.place.download, how["label_set"])
     device = how["device"] if settings.device == "auto" else settings.device
@@ -155,9 +158,9 @@ class _Session:
     def __init__(self, run: Run, task: Task, out: Path, settings: Settings, record: Record) -> None:
         self.run, self.task, self.out, self.settings, self.record = run, task, out, settings, record
         self.method = build_method(run, task)
-        plan = plan_of(self.method, run.recipe)
         self.machine = choose_machine(settings.device, deterministic=settings.deterministic)
         self.machine.place(self.method)
+        plan = plan_of(self.method, run.recipe)  # after that: a plan holds the method's buffers
         self.loader = make_loader(task, self.machine, run.seed)
         self.updates = _count_updates(plan, self.loader)
         self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))

@@ -1,0 +1,1 @@
+"""Data: raw files -> images and labels, splits, noise, and the task of a run; NumPy only."""
