@@ -68,9 +68,9 @@ def main() -> None:
     print(f"\nat 80% noise: {row(bad)}")
     for note in bad["notes"]:
         print(f"  note: {note}")
-    print(
-        f"\n{seconds:.0f} s; reports:\n  {out / 'noise40-seed0' / 'report.html'}\n  {out / 'noise80-seed0' / 'report.html'}"
-    )
+    print(f"\n{seconds:.0f} s; reports:")
+    for name in ("noise40-seed0", "noise80-seed0"):
+        print(f"  {out / name / 'report.html'}")
 
 
 if __name__ == "__main__":

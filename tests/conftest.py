@@ -1,4 +1,4 @@
-"""Small builders that every test may use."""
+"""Settings and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -8,26 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fasten.data.synthetic import make_blobs
-from fasten.data.task import Task
-from fasten.datasets import Dataset, make_task
-from fasten.machine import Machine
-from fasten.records import Run
-
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
-
-CPU64 = Machine(torch.device("cpu"), "float64")
-CPU32 = Machine(torch.device("cpu"))
-
-
-def make_tiny_task(noise: str = "symmetric:0.3", *, per_class: int = 30, num_classes: int = 3, seed: int = 0) -> Task:
-    """Separable 6×6 images of three classes; 66 noisy, 9 clean, 6 validation and 9 test rows by default."""
-    source = make_blobs(num_classes, per_class, size=6, seed=seed)
-    recipe = Run("").recipe
-    dataset = Dataset(
-        lambda place: source, "", 3 * num_classes, 2 * num_classes, recipe, num_test=3 * num_classes, pad=1, flip=True
-    )
-    return make_task(dataset, source, noise, seed)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from conftest import CPU32, CPU64, make_tiny_task
+from builders import CPU32, CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Fit
 from fasten.evaluate import Watch

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import CPU64, make_tiny_task
+from builders import CPU64, make_tiny_task
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit
 from fasten.loader import Loader

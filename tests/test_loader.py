@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import CPU64, make_tiny_task
+from builders import CPU64, make_tiny_task
 from fasten.augment import Normalise, gather_crop_flip
 from fasten.contract import Draw, Stage
 from fasten.loader import BLOCK, BalancedDraw, Loader

@@ -72,7 +72,7 @@ def _commit() -> str | None:
         found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("FASTEN_COMMIT")
-    return found.stdout.strip() if found.returncode == 0 else os.environ.get("FASTEN_COMMIT")
+    return found.stdout.strip() if found.returncode == 0 else os.environ.get("FASTEN_COMMIT") or None
 
 
 def write_record(folder: Path, record: Record) -> None:

@@ -252,6 +252,7 @@ class _Session:
         wanted["noisy_only"] = ("cross-entropy", self.settings.noisy_reference)
         for name, (method, do) in wanted.items():
             if do and method != self.run.method:
+                self.settings.say(f"now {method} on the same rows, to compare")
                 self.record["references"][name] = self._reference(method)
         verdict = clean_rows_do_better(self.record)
         if verdict:

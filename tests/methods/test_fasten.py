@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import CPU64, make_tiny_task
+from builders import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Update
 from fasten.loader import Loader, Picks

@@ -268,13 +268,13 @@ class _NormAct(torch.autograd.Function):
 
 
 def usable(x: Tensor) -> bool:
-    """Whether `norm_act` takes this input.
+    """Whether to use `norm_act` for this input: activations in half precision, as a network trains on a GPU.
 
     >>> usable(torch.zeros(2, 16, 4, 4))
     False
     """
     layout = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] % 16 == 0
-    return AVAILABLE and x.is_cuda and layout and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return AVAILABLE and x.is_cuda and layout and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def norm_act(

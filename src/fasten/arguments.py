@@ -1,0 +1,71 @@
+"""What the commands take: readers that refuse a wrong value in a sentence, and the arguments that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def whole_from(least: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` on."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"takes a whole number, got {text!r}") from None
+        if value < least:
+            raise typer.BadParameter(f"takes a whole number from {least} on, got {value}")
+        return value
+
+    return read
+
+
+def read_path(text: str) -> Path:
+    """Any path but an empty one, which would be the current folder: not what an unset variable means."""
+    if not text:
+        raise typer.BadParameter("takes a path, got nothing")
+    return Path(text)
+
+
+def read_folder(text: str) -> Path:
+    """A folder that is there."""
+    path = read_path(text)
+    if not path.is_dir():
+        raise typer.BadParameter(
+            f"takes the folder of a run, and {path} is {'a file' if path.exists() else 'not there'}"
+        )
+    return path
+
+
+def number(flag: str, least: int, about: str) -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(flag, parser=whole_from(least), metavar="N", help=about)
+
+
+def name(flag: str, about: str) -> Any:
+    """An option that takes a name."""
+    return typer.Option(flag, metavar="NAME", help=about)
+
+
+def place(flag: str, about: str, **more: Any) -> Any:
+    """An option that takes a path."""
+    return typer.Option(flag, parser=read_path, metavar="PATH", help=about, **more)
+
+
+def switch(flag: str, about: str) -> Any:
+    """An option that is there or not."""
+    return typer.Option(flag, help=about)
+
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A known data set; `fasten datasets` lists them.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", parser=read_folder)]
+Json = Annotated[bool, switch("--json", "Print JSON, for machines.")]
+Root = Annotated[Path, place("--root", "Where the data set's files lie.", envvar="FASTEN_DATA")]
+OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie, if not where the run found them.")]
+Device = Annotated[str, name("--device", "auto, cpu, cuda, cuda:N or mps.")]
+Labels = Annotated[str | None, name("--labels", "cifar10n: worst (the default), aggregate, random1 to random3.")]
+Download = Annotated[bool, switch("--download", "Fetch the files if they are not there.")]

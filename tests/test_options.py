@@ -1,0 +1,168 @@
+"""`key=value` becomes a typed option, or a sentence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Literal, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fasten.contract import Recipe
+from fasten.methods import METHODS
+from fasten.options import apply_settings, check_recipe, find_method, option_defaults, option_types, parse
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+RECIPE = Recipe(epochs=70, milestones=(50, 60))
+
+
+@given(value=st.integers())
+def test_a_whole_number_is_read_back(value):
+    assert parse("k", str(value), int) == value
+
+
+@given(value=finite)
+def test_a_number_is_read_back(value):
+    assert parse("k", repr(value), float) == value
+
+
+@given(values=st.lists(st.integers()))
+def test_a_list_of_numbers_is_read_back(values):
+    assert parse("k", ",".join(map(str, values)), tuple[int, ...]) == tuple(values)
+
+
+@given(value=st.none() | st.integers())
+def test_a_number_that_may_be_missing_is_read_back(value):
+    assert parse("k", str(value).lower(), int | None) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("Yes", True), ("1", True), ("false", False), ("NO", False), ("0", False)]
+)
+def test_a_switch_is_read_in_its_usual_spellings(text, value):
+    assert parse("k", text, bool) is value
+
+
+def test_a_choice_is_one_of_its_names():
+    assert parse("k", "b", Literal["a", "b"]) == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("1.5", int, "k takes a whole number, got '1.5'"),
+        ("", float, "k takes a number, got ''"),
+        ("nan", float, "k takes a finite number, got 'nan'"),
+        ("-inf", float, "k takes a finite number"),
+        ("maybe", bool, "k takes true or false, got 'maybe'"),
+        ("c", Literal["a", "b"], "k must be one of a, b, got 'c'"),
+        ("5;6", tuple[int, ...], "k takes a whole number or several with commas between them, got '5;6'"),
+        ("None at all", int | None, "k takes a whole number, got 'None at all'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(text, kind, message):
+    with pytest.raises(ValueError, match=message):
+        parse("k", text, kind)
+
+
+def test_options_and_fields_of_the_recipe_are_told_apart():
+    options, recipe = apply_settings("fasten", RECIPE, ["threshold=0.9", "rate=0.05", "per_class=3", "norm=joint"])
+    assert options == {"threshold": 0.9, "per_class": 3, "norm": "joint"}
+    assert recipe == replace(RECIPE, rate=0.05)
+
+
+def test_without_settings_nothing_changes():
+    assert apply_settings("fasten", RECIPE, []) == ({}, RECIPE)
+
+
+@pytest.mark.parametrize(("settings", "epochs"), [([], 7), (["epochs=7"], None)])
+def test_other_epochs_stretch_the_schedule(settings, epochs):
+    recipe = apply_settings("fasten", RECIPE, settings, epochs)[1]
+    assert (recipe.epochs, recipe.milestones) == (7, (6, 7))
+
+
+def test_a_schedule_that_is_given_is_not_stretched():
+    recipe = apply_settings("fasten", RECIPE, ["milestones=3,5"], 7)[1]
+    assert (recipe.epochs, recipe.milestones) == (7, (3, 5))
+    assert apply_settings("fasten", RECIPE, ["milestones="], 7)[1].milestones == ()
+
+
+@given(epochs=st.integers(1, 1000), old=st.integers(1, 1000), data=st.data())
+def test_a_stretched_schedule_stays_a_schedule(epochs, old, data):
+    milestones = tuple(sorted(data.draw(st.lists(st.integers(1, old), max_size=3))))
+    recipe = apply_settings("fasten", Recipe(epochs=old, milestones=milestones), [], epochs)[1]
+    assert recipe.epochs == epochs
+    assert list(recipe.milestones) == sorted(recipe.milestones)
+    assert all(1 <= m <= epochs + 1 for m in recipe.milestones)
+
+
+def test_a_methods_own_recipe_comes_before_the_settings(monkeypatch):
+    monkeypatch.setitem(METHODS, "slow", replace(METHODS["fasten"], recipe={"rate": 0.01, "momentum": 0.5}))
+    recipe = apply_settings("slow", RECIPE, ["momentum=0.7"])[1]
+    assert (recipe.rate, recipe.momentum) == (0.01, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "message"),
+    [
+        (["threshold"], None, "key=value, got 'threshold'"),
+        (["treshold=1"], None, "unknown option 'treshold' of fasten; did you mean 'threshold'"),
+        (["rate=1", "rate=1"], None, "rate is set twice"),
+        (["epochs=3"], 4, "epochs is set twice, by --epochs 4"),
+        (["epochs=0"], None, "epochs must be at least 1, got 0"),
+        (["epochs=-5"], None, "epochs must be at least 1, got -5"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, epochs, message):
+    with pytest.raises(ValueError, match=message):
+        apply_settings("fasten", RECIPE, settings, epochs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"rate": -0.1}, "rate must be a number >= 0"),
+        ({"rate": math.nan}, "rate must be a number >= 0"),
+        ({"momentum": 1.0}, r"momentum must be a number in \[0, 1\)"),
+        ({"weight_decay": math.inf}, "weight_decay must be a number >= 0"),
+        ({"milestones": (3, 0)}, "milestones are epochs and count from 1, got 3, 0"),
+    ],
+)
+def test_a_recipe_that_cannot_be_trained_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_recipe(replace(RECIPE, **changes))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_of_a_method_can_be_set_to_its_default(name):
+    """So no option has a type that the command line cannot read."""
+    defaults = option_defaults(find_method(name))
+    settings = [f"{key}={str(value).lower() if value is None else value}" for key, value in defaults.items()]
+    assert apply_settings(name, RECIPE, settings)[0] == defaults
+    assert set(defaults) == set(option_types(find_method(name)))
+
+
+def test_no_option_hides_a_field_of_the_recipe():
+    names = {key for entry in METHODS.values() for key in option_types(entry)}
+    assert names.isdisjoint(field.name for field in fields(Recipe))
+
+
+def test_every_field_of_the_recipe_can_be_set():
+    text = {str: "small-cnn", int: "3", float: "0.5", tuple[int, ...]: "3,4"}
+    for key, kind in get_type_hints(Recipe).items():
+        recipe = apply_settings("fasten", RECIPE, [f"{key}={text[kind]}"])[1]
+        assert getattr(recipe, key) == parse(key, text[kind], kind)
+
+
+def test_an_oracle_is_a_switch():
+    assert option_types(find_method("fasten"))["oracle"] is bool
+    assert option_defaults(find_method("fasten"))["oracle"] is False
+    assert option_defaults(find_method("fasten-oracle"))["oracle"] is True
+
+
+def test_an_unknown_method_names_the_nearest():
+    with pytest.raises(ValueError, match="unknown method 'cross-entrpy'; did you mean 'cross-entropy'"):
+        find_method("cross-entrpy")

@@ -1,0 +1,137 @@
+"""A run survives JSON and back; a record is whole or refused; a log goes on where the checkpoint stood."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_record import example_record
+from fasten import records
+from fasten.contract import Recipe
+from fasten.records import Log, Run, environment, read_record, write_record
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+recipes = st.builds(
+    Recipe,
+    net=st.text(),
+    epochs=st.integers(1),
+    batch_size=st.integers(1),
+    rate=finite,
+    momentum=finite,
+    weight_decay=finite,
+    milestones=st.lists(st.integers(1)).map(tuple),
+)
+options = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | finite | st.text())
+runs = st.builds(
+    Run, dataset=st.text(), noise=st.text(), method=st.text(), options=options, recipe=recipes, seed=st.integers(0)
+)
+
+
+@given(run=runs)
+def test_a_run_survives_json(run):
+    assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"recipe": 3},
+        {"dataset": "digits", "recipe": {"milestones": [], "warmth": 1}},
+        {"dataset": "digits", "recipe": {"milestones": []}, "colour": "red"},
+        {"recipe": {"milestones": []}},
+    ],
+)
+def test_a_run_of_another_version_is_refused(values):
+    with pytest.raises(ValueError, match="damaged or of another version"):
+        Run.from_json(values)
+
+
+def test_a_record_is_read_back_from_its_folder_and_from_its_file(tmp_path):
+    record = example_record()
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == read_record(tmp_path / "record.json") == record
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_number_that_json_does_not_have_leaves_the_old_record(tmp_path):
+    write_record(tmp_path, example_record())
+    with pytest.raises(ValueError, match="nan"):
+        write_record(tmp_path, {"loss": float("nan")})
+    assert read_record(tmp_path) == example_record()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "record.json is damaged"),
+        (b'{"schema": 1,', "record.json is damaged"),
+        (b"\xff\xfe", "record.json is damaged"),
+        (b"[]", "not a run's record of schema 1"),
+        (b"3", "not a run's record of schema 1"),
+        (b"{}", "not a run's record of schema 1"),
+        (b'{"schema": 2}', "not a run's record of schema 1"),
+        (b'{"schema": 1, "run": {}, "data": {}}', "damaged .it lacks environment, epochs, evaluation"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, content, message):
+    (tmp_path / "record.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_record(tmp_path)
+
+
+def test_a_folder_without_a_record_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no run: there is no record\.json in it"):
+        read_record(tmp_path)
+    with pytest.raises(ValueError, match="nowhere holds no run: it is not there"):
+        read_record(tmp_path / "nowhere")
+
+
+@given(cut=st.integers(0, 8), later=st.integers(0, 3))
+def test_a_log_goes_on_after_the_lines_of_the_checkpoint(tmp_path_factory, cut, later):
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    first = Log(path)
+    for number in range(5):
+        first.add(event="epoch", epoch=number, name="χ²\u2028")
+    again = Log(path, cut)
+    assert again.lines == min(cut, 5)
+    for number in range(later):
+        again.add(event="later", epoch=number)
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [e["event"] for e in events] == ["epoch"] * min(cut, 5) + ["later"] * later
+    assert again.lines == len(events)
+
+
+def test_a_line_that_was_cut_short_is_not_kept(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"event": "epoch"}\n{"event": "ep')
+    assert Log(path, 1).lines == 1
+    assert path.read_text() == '{"event": "epoch"}\n'
+
+
+def test_a_new_log_replaces_what_was_there(tmp_path):
+    (tmp_path / "log.jsonl").write_text("old\n")
+    assert Log(tmp_path / "log.jsonl").lines == 0
+    assert (tmp_path / "log.jsonl").read_text() == ""
+
+
+def test_the_environment_names_versions():
+    found = environment()
+    assert found["fasten"] == records.VERSION
+    assert all(isinstance(found[name], str) for name in ("python", "torch", "numpy", "platform"))
+
+
+@pytest.mark.parametrize("said", ["abc123", None])
+def test_without_git_the_commit_is_what_the_environment_says_or_unknown(monkeypatch, said):
+    def missing(*args, **kwargs):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    monkeypatch.delenv("FASTEN_COMMIT", raising=False)
+    if said:
+        monkeypatch.setenv("FASTEN_COMMIT", said)
+    assert environment()["commit"] == said
