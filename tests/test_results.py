@@ -1,0 +1,34 @@
+"""The page of results says what the records say."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SPEC = importlib.util.spec_from_file_location("make_page", ROOT / "results" / "make_page.py")
+make_page = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(make_page)
+
+
+def test_the_page_is_what_the_records_make():
+    assert (ROOT / "docs" / "results.md").read_text() == make_page.page()
+
+
+@pytest.mark.parametrize(
+    ("mean", "word"), [(77.9, "below"), (78.3, "reproduced"), (80.7, "reproduced"), (80.9, "better")]
+)
+def test_a_status_compares_with_the_papers_interval_and_half_a_point(mean, word):
+    assert make_page.status(mean, 79.52, 0.78) == word
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/*.json")), ids=lambda path: path.stem)
+def test_a_committed_record_is_finished_and_names_no_machine_path(path):
+    record = json.loads(path.read_text())
+    assert record["schema"] == 1
+    assert record["result"]["test_accuracy"] > 0
+    assert "how" not in record["environment"]
+    assert (
+        path.stem == f"{record['run']['method']}-{record['run']['noise'].replace(':', '-')}-seed{record['run']['seed']}"
+    )
