@@ -31,10 +31,11 @@ def cifar_table(found: list[dict[str, Any]], paper: dict[str, Any]) -> list[str]
         key = (record["run"]["method"], record["run"]["noise"])
         cells.setdefault(key, []).append(100 * record["result"]["test_accuracy"])
     for (method, noise), values in sorted(cells.items()):
-        target = paper["fasten"].get(noise) if method == "fasten" else None
+        target = paper["accuracy"].get(method, {}).get(noise)
         mean = float(np.mean(values))
-        said = f"{target['mean']:.2f} ± {target['ci95']:.2f}" if target else "–"
-        word = status(mean, target["mean"], target["ci95"]) if target else "not compared"
+        said = f"{target['mean']:.2f}" if target else "–"
+        said += f" ± {target['ci95']:.2f}" if target and target["ci95"] else ""
+        word = status(mean, target["mean"], target["ci95"]) if target else "not in the paper"
         lines.append(f"| {method} | {noise} | {len(values)} | {mean:.2f} | {said} | {word} |")
     return lines
 
