@@ -1,6 +1,6 @@
 """FasTEN: fast transition matrix estimation for learning with noisy labels.
 
-Kye, Choi, Byun, Chang: Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label
+Kye, Choi, Yi, Chang: Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label
 Miscorrection, ECCV 2022. Two linear heads share one feature extractor. In every update the noisy head, applied to a
 class-balanced clean batch, gives the transition matrix T̂ of the labels as they are now; the clean head is trained
 through T̂, so that it stays skeptical of labels that it corrected itself; confident predictions replace labels for the
