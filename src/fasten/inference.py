@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as load_weights
 from torch import Tensor, nn
 
 from fasten import metrics
@@ -79,7 +79,7 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; run it again in another folder") from None
     try:
-        weights = safetensors.torch.load(data)
+        weights = load_weights(data)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:

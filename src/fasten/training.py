@@ -94,7 +94,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place)
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
-    machine = choose_machine(settings.device)
+    machine = choose_machine(settings.device, deterministic=settings.deterministic)
     out.mkdir(parents=True, exist_ok=True)
     record = _new_record(run, task, machine, settings)
     write_record(out, record)
@@ -141,7 +141,7 @@ def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> R
     return {
         "schema": SCHEMA,
         "run": run.to_json(),
-        "environment": environment() | {"device": machine.name, "precision": machine.precision, "how": how},
+        "environment": environment() | _described(machine) | {"how": how},
         "data": sizes
         | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)},
         "epochs": [],
@@ -150,6 +150,12 @@ def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> R
         "result": None,
         "notes": [],
     }
+
+
+def _described(machine: Machine) -> dict[str, Any]:
+    """What of the machine a number may depend on."""
+    names = ("precision", "kernels", "capture", "deterministic")
+    return {"device": machine.name} | {name: getattr(machine, name) for name in names}
 
 
 class _Session:
