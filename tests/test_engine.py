@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
+from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
-from fasten.engine import Fit
+from fasten.engine import Fit, Update
 from fasten.loader import Loader
+from fasten.records import Run
+from fasten.training import build_method
 
 
 class Counting(nn.Module):
@@ -99,3 +102,23 @@ def test_traces_hold_every_update_of_the_epoch():
     fit.plan[0] = Stage(**{**vars(stage), "trace": {"w": method.net.weight.data}})
     fit.run()
     assert found == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.4, 0.5, 0.6])]
+
+
+@pytest.mark.parametrize(("batch_size", "done"), [(16, 0), (16, 3), (16, 4), (40, 0), (40, 1)])
+def test_warming_up_changes_nothing_wherever_the_epoch_stands(batch_size, done):
+    """Late in an epoch, and in epochs shorter than the warm-up; on a GPU such a write would end the process."""
+    recipe, task = Recipe("small-cnn", batch_size=batch_size, milestones=()), make_tiny_task()
+    method = CPU64.place(build_method(Run("tiny", recipe=recipe), task))
+    loader = Loader(task, CPU64.device, 0, torch.float64)
+    (stage,) = method.plan(recipe)
+    update = Update(stage, loader, CPU64.device)
+    update.start_epoch(1)
+    method.train()
+    picks = list(loader.updates(stage, (0, 1)))
+    for pick in picks[:done]:
+        update(pick)
+    state = [*method.parameters(), *method.buffers(), *update.tensors().values()]
+    before = [tensor.detach().clone() for tensor in state]
+    warm_up(update, picks[0], state, update.clear)
+    assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
+    assert update.cursor.item() == done

@@ -15,26 +15,20 @@ Update = Callable[[Mapping[str, Picks]], None]
 WARM_UPS = 4  # updates run before the capture, so that libraries and compilers have made all their choices
 
 
-def capture(update: Update, example: Mapping[str, Picks], state: Sequence[Tensor]) -> Update:
-    """A function that does what `update` does, by replaying a graph.
-
-    `state` lists every tensor that an update changes: the warm-up's traces on them are undone.
-    """
+def capture(
+    update: Update, example: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]
+) -> Update:
+    """A function that does what `update` does, by replaying a graph; see `warm_up` for `state` and `rewind`."""
     static = {name: _clone(picks) for name, picks in example.items()}
     inputs = [tensor for picks in static.values() for tensor in picks.tensors()]
-    saved = [tensor.detach().clone() for tensor in state]
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(WARM_UPS):
-            update(static)
+        warm_up(update, static, state, rewind)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):  # records, without running anything
         update(static)
-    with torch.no_grad():
-        for tensor, value in zip(state, saved, strict=True):
-            tensor.copy_(value)
 
     def replay(picks: Mapping[str, Picks]) -> None:
         for target, source in zip(inputs, (t for p in picks.values() for t in p.tensors()), strict=True):
@@ -42,6 +36,21 @@ def capture(update: Update, example: Mapping[str, Picks], state: Sequence[Tensor
         graph.replay()
 
     return replay
+
+
+def warm_up(update: Update, picks: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]) -> None:
+    """Run some updates and undo them. `state` lists every tensor that an update changes.
+
+    `rewind` sets the place in the epoch back to its start: a run that goes on late in an epoch, or has short ones,
+    would else write behind the end of its histories.
+    """
+    saved = [tensor.detach().clone() for tensor in state]
+    for _ in range(WARM_UPS):
+        rewind()
+        update(picks)
+    with torch.no_grad():
+        for tensor, value in zip(state, saved, strict=True):
+            tensor.copy_(value)
 
 
 def _clone(picks: Picks) -> Picks:

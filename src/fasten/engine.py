@@ -156,7 +156,7 @@ class Fit:
         example = next(iter(self.loader.updates(stage, (self.progress.stage, 1))))
         update.start_epoch(1)
         state = [*self.method.parameters(), *self.method.buffers(), *update.tensors().values()]
-        return capture(update, example, state)
+        return capture(update, example, state, update.clear)
 
     def _run_epoch(self, stage: Stage, step: Step) -> None:
         at, update = self.progress, self.update
