@@ -32,3 +32,21 @@ def test_a_committed_record_is_finished_and_names_no_machine_path(path):
     assert (
         path.stem == f"{record['run']['method']}-{record['run']['noise'].replace(':', '-')}-seed{record['run']['seed']}"
     )
+
+
+def test_the_readme_quotes_the_records():
+    readme = (ROOT / "README.md").read_text()
+    for dataset, noise, label in (
+        ("digits", "symmetric:0.4", "| digits | symmetric 40% |"),
+        ("digits", "symmetric:0.8", "| digits | symmetric 80% |"),
+        ("cifar10", "symmetric:0.8", "| CIFAR-10 | symmetric 80% |"),
+        ("cifar10", "asymmetric:0.4", "| CIFAR-10 | asymmetric 40% |"),
+    ):
+        found = [r for r in make_page.records(dataset) if (r["run"]["method"], r["run"]["noise"]) == ("fasten", noise)]
+        ours = sum(r["result"]["test_accuracy"] for r in found) / len(found)
+        clean = sum(r["references"]["clean_only"]["test_accuracy"] for r in found) / len(found)
+        (line,) = [line for line in readme.splitlines() if line.startswith(label)]
+        cells = [cell.strip(" *") for cell in line.split("|")]
+        assert cells[3].startswith(f"{ours:.1%}")
+        assert cells[4] == f"{clean:.1%}"
+        assert cells[5] == str(len(found))

@@ -22,15 +22,15 @@ CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in gr
 
 
 class Watch:
-    """Makes the row of an epoch; reads from the device once."""
+    """Makes the row of an epoch, at its end: the only time when numbers are read back from the device."""
 
     def __init__(self, task: Task, loader: Loader) -> None:
         self.task, self.loader = task, loader
 
     def __call__(self, method: nn.Module, history: Mapping[str, Tensor]) -> Row:
         valid, test = (self._accuracy(method, part) for part in ("valid", "test"))
-        row = {"valid_accuracy": valid, "test_accuracy": test, **self._labels(method)}
-        return row | self._transition(history, row)
+        labels, T = self._labels(method)
+        return {"valid_accuracy": valid, "test_accuracy": test} | labels | self._transition(history, T)
 
     def _accuracy(self, method: nn.Module, part: str) -> float | None:
         if len(self.loader.y[part]) == 0:
@@ -38,29 +38,29 @@ class Watch:
         hits = predict(method, self.loader, part).argmax(1) == self.loader.y[part]
         return float(hits.double().mean())
 
-    def _labels(self, method: nn.Module) -> Row:
-        """The labels as they are now, against those given and the truth."""
+    def _labels(self, method: nn.Module) -> tuple[Row, NDArray[np.float64] | None]:
+        """The labels as they are now, against those given and the truth; and their true T, where it is known."""
         labels = getattr(method, "labels", None)
         now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
         row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
         row |= {"t_diagonal": None, "t_diagonal_true": None, "chi2": None, "off_support": None}
-        self.now = self.task.transition
+        T = self.task.transition
         if self.task.truth is not None:
             counted = metrics.counted_transition(self.task.truth, now, self.task.num_classes)
             row |= {"label_accuracy": metrics.accuracy(now, self.task.truth)}
             row |= {"t_diagonal_true": metrics.mean_diagonal(counted)}
-            if row["corrected_fraction"] > 0 or self.now is None:
-                self.now = counted
-        return row
+            if row["corrected_fraction"] > 0 or T is None:
+                T = counted
+        return row, T
 
-    def _transition(self, history: Mapping[str, Tensor], row: Row) -> Row:
+    def _transition(self, history: Mapping[str, Tensor], T: NDArray[np.float64] | None) -> Row:
         """T̂ of every update of the epoch, against the T of the labels as they are now."""
         if "transition" not in history:
             return {}
         T_hat = history["transition"].double().cpu().numpy()  # (U, N, N)
         found: Row = {"t_diagonal": metrics.mean_diagonal(T_hat.mean(0))}
-        if self.now is not None:
-            chi2, off = metrics.chi_square(T_hat, self.now)
+        if T is not None:
+            chi2, off = metrics.chi_square(T_hat, T)
             groups = np.array_split(chi2, min(CHI_SQUARE_POINTS, len(chi2)))
             found |= {"chi2": [float(f"{g.mean():.5g}") for g in groups], "off_support": float(off.mean())}
         return found

@@ -84,8 +84,8 @@ class Loader:
         self.is_image, self.pad, self.flip = task.x.ndim == 4, task.pad, task.flip
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
-        self.labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
-        self.y = {name: self._move(labels) for name, labels in self.labels.items()}
+        labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
+        self.y = {name: self._move(given) for name, given in labels.items()}
         self._order: tuple[object, Tensor] = (None, torch.empty(0))
         self._balanced: dict[Draw, BalancedDraw] = {}
         self._store(task)
