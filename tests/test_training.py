@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import fasten.training as training
+from fasten.cli import main
 from fasten.datasets import DATASETS, load_task
-from fasten.records import Run, read_record
+from fasten.records import Run, epochs_so_far, read_record
 from fasten.training import Settings, clean_rows_do_better, resume, train
 
 RECIPE = replace(DATASETS["digits"].recipe.scaled(4), batch_size=200)
@@ -156,3 +157,19 @@ def test_the_demos_promise_over_five_seeds(tmp_path):
     assert ours >= noisy + 0.15
     bad = train(Run("digits", "symmetric:0.8", recipe=recipe), tmp_path / "bad", settings)
     assert any("clean rows alone do better" in note for note in bad["notes"])
+
+
+def test_an_unfinished_run_has_a_report_with_the_epochs_so_far(tmp_path):
+    out, seen = tmp_path / "broken", []
+
+    def die(row) -> None:
+        seen.append(row)
+        if len(seen) == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(RUN, out, replace(CPU, on_epoch=die))
+    (out / "log.jsonl").write_text((out / "log.jsonl").read_text() + '{"event": "epo')
+    assert main(["report", str(out)]) == 0
+    assert epochs_so_far(out) == json.loads(json.dumps(seen))
+    assert f"{seen[1]['valid_accuracy']:.1%}" in (out / "report.html").read_text()

@@ -24,7 +24,7 @@ from fasten.inference import evaluate_run, load_test_task, read_finished
 from fasten.machine import choose_machine
 from fasten.methods import METHODS
 from fasten.options import apply_settings, find_method, option_defaults
-from fasten.records import VERSION, Record, Run, read_record
+from fasten.records import VERSION, Record, Run, epochs_so_far, read_record
 from fasten.report import write_report
 from fasten.training import Settings, resume, train
 
@@ -216,7 +216,8 @@ def report(
     path = out or dir / "report.html"
     if path.is_dir():
         raise ValueError(f"{path} is a folder; --out takes the name of the file to write")
-    write_report(read_record(dir), path)
+    record = read_record(dir)
+    write_report({**record, "epochs": record["epochs"] or epochs_so_far(dir)}, path)
     print(json.dumps({"report": os.fspath(path)}) if as_json else path)
 
 

@@ -50,6 +50,8 @@ class Dataset:
 
 # The paper's split and recipe.
 CIFAR: Any = {"num_clean": 1000, "num_valid": 5000, "recipe": Recipe(), "pad": 4, "flip": True}
+CIFAR10: Any = CIFAR | {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+CIFAR100: Any = CIFAR | {"mean": (0.507, 0.487, 0.441), "std": (0.267, 0.256, 0.276)}
 
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset(
@@ -65,31 +67,23 @@ DATASETS: dict[str, Dataset] = {
     "cifar10": Dataset(
         lambda place: read_cifar10(place.root, place.download),
         "60,000 colour images of 10 classes, 32×32",
-        **CIFAR,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
+        **CIFAR10,
     ),
     "cifar100": Dataset(
         lambda place: read_cifar100(place.root, place.download),
         "60,000 colour images of 100 classes, 32×32",
-        **CIFAR,
-        mean=(0.507, 0.487, 0.441),
-        std=(0.267, 0.256, 0.276),
+        **CIFAR100,
     ),
     "cifar10n": Dataset(
         lambda place: read_cifar10n(place.root, place.label_set, place.download),
         "CIFAR-10 with labels given by people (--labels worst, aggregate, random1, random2, random3)",
-        **CIFAR,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
+        **CIFAR10,
         given=True,
     ),
     "cifar100n": Dataset(
         lambda place: read_cifar100n(place.root, place.label_set, place.download),
         "CIFAR-100 with labels given by people",
-        **CIFAR,
-        mean=(0.507, 0.487, 0.441),
-        std=(0.267, 0.256, 0.276),
+        **CIFAR100,
         given=True,
     ),
 }

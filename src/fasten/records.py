@@ -98,6 +98,19 @@ def read_record(folder: Path) -> Record:
     return record
 
 
+def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
+    """The rows of an unfinished run's epochs, from its log; a line that was cut off in the writing is passed over."""
+    path, rows = folder / "log.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if event.pop("event", None) == "epoch":
+            rows.append(event)
+    return rows
+
+
 class Log:
     """`log.jsonl`: a line for each epoch and event, in the order in which they came."""
 

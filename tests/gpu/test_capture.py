@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from builders import make_tiny_task
+from fasten.cli import main
 from fasten.contract import Recipe
 from fasten.engine import Fit
 from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.methods import METHODS
-from fasten.records import Run
+from fasten.records import Run, read_record
 from fasten.stream import StreamLoader
 from fasten.training import build_method, plan_of
 
@@ -99,3 +100,10 @@ def test_no_update_waits_for_the_device(name):
             step(picks)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_whole_command_runs_on_the_device_with_epochs_shorter_than_the_warm_up(tmp_path):
+    options = ["--device", "cuda", "--epochs", "2", "--set", "batch_size=600", "--noise", "symmetric:0.4"]
+    assert main(["train", "digits", *options, "--out", str(tmp_path / "run")]) == 0
+    record = read_record(tmp_path / "run")
+    assert [len(row["chi2"]) for row in record["epochs"]] == [2, 2]
