@@ -122,13 +122,14 @@ def run_on_fake_tensors(fit, plan):
     loader = fit.loader
     for stage in plan:
         picks = next(iter(loader.updates(stage, (0, 1))))
-        batch = loader.batch(stage, picks, {part: torch.tensor(0.1) for part in stage.optim})
+        examples = loader.draws(stage, picks)
         mode = FakeTensorMode()
         fake_method(fit.method, mode)
-        draws = {n: Examples(**{k: mode.from_tensor(v) for k, v in vars(e).items()}) for n, e in batch.draws.items()}
-        rates = {part: mode.from_tensor(rate) for part, rate in batch.rates.items()}
+        draws = {n: Examples(**{k: mode.from_tensor(v) for k, v in vars(e).items()}) for n, e in examples.items()}
         with mode:
-            for part, loss in stage.step(Batch(draws, rates)):
+            rates = {part: torch.tensor(0.1) for part in stage.optim}
+            velocities = {part: [torch.zeros_like(p) for p in part.parameters()] for part in stage.optim}
+            for part, loss in stage.step(Batch(draws, rates, velocities)):
                 torch.autograd.grad(loss, list(part.parameters()), allow_unused=True)
 
 

@@ -87,7 +87,7 @@ def test_a_fresh_stage_starts_from_the_initial_weights_and_keeps_what_prepare_fo
         method.seen.fill_(1000)
 
     method.forward = lambda x: torch.zeros(len(x), 3, dtype=torch.float64)
-    plan = [method.stage(updates=2), method.stage(updates=1, prepare=prepare, fresh=True)]
+    plan = [method.stage(updates=2), method.stage(updates=1, prepare=prepare, start="initial")]
     fit = fit_of(method, plan)
     fit.run()
     assert looked == [(pytest.approx(0.2), (9, 3))]
@@ -112,7 +112,7 @@ def test_warming_up_changes_nothing_wherever_the_epoch_stands(batch_size, done):
     loader = Loader(task, CPU64.device, 0, torch.float64)
     (stage,) = method.plan(recipe)
     update = Update(stage, loader, CPU64.device)
-    update.start_epoch(1)
+    update.set_rates(1)
     method.train()
     picks = list(loader.updates(stage, (0, 1)))
     for pick in picks[:done]:

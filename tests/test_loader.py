@@ -120,7 +120,7 @@ def test_streamed_batches_are_those_of_the_resident_loader():
     resident = Loader(task, CPU64.device, 0, torch.float64)
     streamed = StreamLoader(task, CPU64.device, 0, torch.float64)
     for ours, theirs in zip(streamed.updates(stage(), (0, 1), 2), resident.updates(stage(), (0, 1), 2), strict=True):
-        a, b = streamed.batch(stage(), ours, {}), resident.batch(stage(), theirs, {})
+        a, b = streamed.draws(stage(), ours), resident.draws(stage(), theirs)
         for name in ("noisy", "clean"):
             for field in ("x", "y", "index", "weight", "coin"):
                 assert getattr(a[name], field).equal(getattr(b[name], field))

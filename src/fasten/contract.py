@@ -7,14 +7,15 @@ the engine alone differentiates and steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 NormMode = Literal["split", "two-pass", "joint"]
-SetName = Literal["noisy", "clean"]
+SetName = Literal["noisy", "clean", "both"]  # both: the noisy rows, then the clean ones
 
 
 @dataclass(frozen=True)
@@ -44,30 +45,39 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Optim:
-    """SGD with momentum and a step schedule, as one part of a method wants it in one stage."""
+    """How one part of a method is trained in one stage: SGD with momentum or Adam, and the course of its rate."""
 
     rate: float
     momentum: float = 0.9
     weight_decay: float = 0.0
     milestones: tuple[int, ...] = ()
+    kind: Literal["sgd", "adam"] = "sgd"
+    nesterov: bool = False  # of SGD
+    amsgrad: bool = False  # of Adam
+    cosine: int | None = None  # the rate falls along half a cosine, over so many epochs
 
-    def rate_at(self, epoch: int) -> float:
-        """The rate of an epoch, counted from 1: a tenth for each milestone reached.
+    def rate_at(self, epoch: int, passed: float = 0.0) -> float:
+        """The rate of an epoch, counted from 1, after `passed` passes over the rows: a tenth for each milestone.
 
         >>> [Optim(0.1, milestones=(50, 60)).rate_at(e) for e in (49, 50, 60)]
         [0.1, 0.01, 0.001]
+        >>> [round(Optim(0.1, cosine=4).rate_at(1, passed), 4) for passed in (0, 2, 4)]
+        [0.1, 0.05, 0.0001]
         """
+        if self.cosine is not None:
+            angle = min(math.pi * passed / self.cosine, math.pi - 0.05)  # never quite zero, as GLC's authors have it
+            return self.rate * (1 + math.cos(angle)) / 2
         reached: int = sum(epoch >= m for m in self.milestones)
         return float(self.rate / 10**reached)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What a batch holds of one set: `size` rows of a shuffled pass, or `size / N` random rows of each class."""
+    """What a batch holds of one set: `size` rows of a shuffled pass, as many at random, or `size / N` of each class."""
 
     source: SetName
     size: int
-    how: Literal["pass", "balanced"] = "pass"
+    how: Literal["pass", "random", "balanced"] = "pass"
 
 
 @dataclass(frozen=True)
@@ -76,26 +86,32 @@ class Examples:
 
     x: Tensor  # (B, C, H, W) or (B, D), augmented and normalised
     y: Tensor  # (B,) int64: the given labels of noisy rows, the verified ones of clean rows
-    index: Tensor  # (B,) int64: the row within its set
+    index: Tensor  # (B,) int64: the row within its set; of both, clean rows count on after the noisy ones
     weight: Tensor  # (B,) 1 or 0
     coin: Tensor  # (B, 2) uniform in [0, 1), for methods that toss coins
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The draws of one update, by name, and the current learning rate of each part (virtual steps follow it)."""
+    """The draws of one update, by name, and where each part's optimiser stands, for steps that look ahead."""
 
     draws: Mapping[str, Examples]
-    rates: Mapping[nn.Module, Tensor] = field(default_factory=dict)
+    rates: Mapping[nn.Module, Tensor] = field(default_factory=dict)  # the current learning rate
+    velocities: Mapping[nn.Module, Sequence[Tensor]] = field(default_factory=dict)  # SGD's, in the parameters' order
 
     def __getitem__(self, name: str) -> Examples:
         return self.draws[name]
 
 
 class Predict(Protocol):
-    """Class probabilities (n, N) and labels (n,) of a whole set, in evaluation mode and without augmentation."""
+    """Class probabilities (n, N), or what else `of` makes of examples, and the labels (n,) of a whole set.
 
-    def __call__(self, source: SetName) -> tuple[Tensor, Tensor]: ...
+    In evaluation mode and without augmentation.
+    """
+
+    def __call__(
+        self, source: SetName | Literal["valid"], of: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 Step = Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]
@@ -103,7 +119,11 @@ Step = Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a run; an epoch is a pass over the first `pass` draw unless `updates` says otherwise."""
+    """One part of a run; an epoch is a pass over the first `pass` draw unless `updates` says otherwise.
+
+    A stage starts from the weights that the one before left, from its best epoch, or again from the initial ones. The
+    last two let `prepare` see the best epoch first; after the last, the epochs before are not chosen from any more.
+    """
 
     name: str
     step: Step
@@ -113,7 +133,8 @@ class Stage:
     updates: int | None = None  # per epoch
     trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep the history of, update by update
     prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
-    fresh: bool = False  # start again from the initial weights, after prepare
+    start: Literal["last", "best", "initial"] = "last"
+    go_on: bool = False  # with the momentum of the stage before
 
 
 @runtime_checkable

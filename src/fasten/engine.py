@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fasten.capture import capture
-from fasten.contract import SetName, Stage
+from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
 
@@ -42,27 +42,16 @@ class Update:
         self.parts = {part: list(part.parameters()) for part in stage.optim}
         precise = torch.float32 if device.type == "cuda" else torch.float64  # fused steps on a GPU read a float32 rate
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
-        self.optimizers = {part: self._optimizer(part) for part in stage.optim}
+        self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
+        self.velocities = {part: _velocities(optimizer) for part, optimizer in self.optimizers.items()}
         length = loader.num_updates(stage)
+        self._rates: dict[nn.Module, float] = {}
         self.history = {name: t.new_zeros(length, *t.shape) for name, t in stage.trace.items()}
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
 
-    def _optimizer(self, part: nn.Module) -> torch.optim.SGD:
-        spec = self.stage.optim[part]
-        optimizer = torch.optim.SGD(
-            self.parts[part],
-            lr=self.rates[part],
-            momentum=spec.momentum,
-            weight_decay=spec.weight_decay,
-            fused=self.rates[part].device.type == "cuda",
-        )
-        for parameter in self.parts[part]:  # there from the start: a captured graph cannot make them at the first step
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
-
     def __call__(self, picks: Mapping[str, Picks]) -> None:
-        batch = self.loader.batch(self.stage, picks, self.rates)
+        batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         for part, loss in self.stage.step(batch):
             grads = torch.autograd.grad(loss, self.parts[part], allow_unused=True, materialize_grads=True)
             for parameter, grad in zip(self.parts[part], grads, strict=True):
@@ -74,9 +63,21 @@ class Update:
             self.history[name].index_copy_(0, self.cursor, buffer[None])
         self.cursor.add_(1)
 
-    def start_epoch(self, epoch: int) -> None:
+    def set_rates(self, epoch: int, update: int = 0) -> None:
+        """The rates for an update of an epoch; written only where they have changed."""
+        passed = ((epoch - 1) * self.loader.num_updates(self.stage) + update) * self.loader.pass_share(self.stage)
         for part, rate in self.rates.items():
-            rate.fill_(self.stage.optim[part].rate_at(epoch))
+            now = self.stage.optim[part].rate_at(epoch, passed)
+            if now != self._rates.get(part):
+                rate.fill_(now)
+                self._rates[part] = now
+
+    def take_over(self, before: Update) -> None:
+        """Go on with the momentum of another stage, part by part."""
+        for part, optimizer in self.optimizers.items():
+            for parameter, state in optimizer.state.items() if part in before.optimizers else ():
+                for name, tensor in state.items():
+                    tensor.copy_(before.optimizers[part].state[parameter][name])
 
     def clear(self) -> None:
         self.cursor.zero_()
@@ -106,7 +107,7 @@ class Fit:
         self.progress = Progress()
         self.after_update: Callable[[bool], None] = lambda epoch_ended: None
         self.selected: dict[str, Tensor] = {}  # the method's state at the selected epoch
-        self.initial = _copy(method) if any(stage.fresh for stage in plan) else {}
+        self.initial = _copy(method) if any(stage.start == "initial" for stage in plan) else {}
         self.update: Update | None = None
         self._restored: dict[str, Tensor] = {}
 
@@ -130,7 +131,9 @@ class Fit:
         stage = self.plan[self.progress.stage]
         if self.progress.epoch == 1 and self.progress.update == 0:
             self._begin(stage)
-        self.update = Update(stage, self.loader, self.machine.device)
+        before, self.update = self.update, Update(stage, self.loader, self.machine.device)
+        if stage.go_on and before is not None:
+            self.update.take_over(before)
         self._take_restored()
         self.method.train()
         step = self._fast(stage, self.update)
@@ -140,12 +143,19 @@ class Fit:
         return step, stage
 
     def _begin(self, stage: Stage) -> None:
-        self.progress.best, self.selected = None, {}
+        if stage.start != "last":
+            self._load_children(self.selected)
         if stage.prepare is not None:
             stage.prepare(self.predict)
-        if stage.fresh:
-            weights = {name for name, _ in self.method.named_parameters()} | _child_buffers(self.method)
-            self.method.load_state_dict({k: v for k, v in self.initial.items() if k in weights}, strict=False)
+        if stage.start == "initial":
+            self._load_children(self.initial)
+            self.progress.best, self.selected = None, {}
+
+    def _load_children(self, state: Mapping[str, Tensor]) -> None:
+        """The networks of another time; what the method itself remembers stays."""
+        children = {f"{child}." for child, _ in self.method.named_children()}
+        kept = {name: tensor for name, tensor in state.items() if f"{name.split('.')[0]}." in children}
+        self.method.load_state_dict(kept, strict=False)
 
     def _fast(self, stage: Stage, update: Update) -> Step:
         if self.machine.kernels == "compiled":
@@ -154,15 +164,15 @@ class Fit:
         if not self.machine.capture:
             return update
         example = next(iter(self.loader.updates(stage, (self.progress.stage, 1))))
-        update.start_epoch(1)
+        update.set_rates(1)
         state = [*self.method.parameters(), *self.method.buffers(), *update.tensors().values()]
         return capture(update, example, state, update.clear)
 
     def _run_epoch(self, stage: Stage, step: Step) -> None:
         at, update = self.progress, self.update
         assert update is not None
-        update.start_epoch(at.epoch)
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
+            update.set_rates(at.epoch, at.update)
             step(picks)
             at.update += 1
             at.images += sum(p.index.numel() for p in picks.values())
@@ -173,7 +183,7 @@ class Fit:
         row |= self.measure(self.method, update.history)
         self.method.train()
         self.tick()
-        row |= {"learning_rate": main.rate_at(at.epoch), "seconds": at.seconds - _total_seconds(at.rows)}
+        row |= {"learning_rate": main.rate_at(at.epoch, at.epoch - 1), "seconds": at.seconds - _total_seconds(at.rows)}
         at.rows.append(row)
         update.clear()
         self._select(row)
@@ -191,9 +201,9 @@ class Fit:
             self.progress.best = row
             self.selected = _copy(self.method)
 
-    def predict(self, source: SetName) -> tuple[Tensor, Tensor]:
+    def predict(self, source: str, of: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """What `Stage.prepare` may look at."""
-        return predict(self.method, self.loader, source), self.loader.y[source]
+        return predict(self.method, self.loader, source, of), self.loader.y[source]
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that a checkpoint keeps."""
@@ -225,12 +235,14 @@ class Fit:
 
 
 @torch.no_grad()
-def predict(method: nn.Module, loader: Loader, part: str, chunk: int = 1000) -> Tensor:
-    """Class probabilities (n, N) of a part of the data, in evaluation mode."""
+def predict(
+    method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None, chunk: int = 1000
+) -> Tensor:
+    """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
     training = method.training
     method.eval()
     with torch.compiler.set_stance("force_eager"):
-        found = [method(x) for x in loader.chunks(part, chunk)]
+        found = [(of or method)(x) for x in loader.chunks(part, chunk)]
     method.train(training)
     return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
 
@@ -248,8 +260,33 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _child_buffers(method: nn.Module) -> set[str]:
-    return {f"{child}.{name}" for child, module in method.named_children() for name, _ in module.named_buffers()}
+def _optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> torch.optim.Optimizer:
+    """With all of its state there from the start: a captured graph cannot make it at the first step."""
+    on_gpu = rate.device.type == "cuda"
+    if spec.kind == "adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            parameters, lr=rate, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad, fused=on_gpu, capturable=on_gpu
+        )
+        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if spec.amsgrad else [])]
+    else:
+        optimizer = torch.optim.SGD(
+            parameters,
+            lr=rate,
+            momentum=spec.momentum,
+            weight_decay=spec.weight_decay,
+            nesterov=spec.nesterov,
+            fused=on_gpu,
+        )
+        names = ["momentum_buffer"]
+    for parameter in parameters:
+        optimizer.state[parameter] = {name: torch.zeros_like(parameter) for name in names}
+        if spec.kind == "adam":
+            optimizer.state[parameter]["step"] = torch.zeros((), device=parameter.device)
+    return optimizer
+
+
+def _velocities(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]
 
 
 def _total_seconds(rows: list[Row]) -> float:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fasten.augment import NUM_RANDOM, Normalise, gather_crop_flip
-from fasten.contract import Batch, Draw, Examples, SetName, Stage
+from fasten.contract import Draw, Examples, SetName, Stage
 from fasten.data.task import Task
 from fasten.streams import torch_stream
 
@@ -86,6 +86,8 @@ class Loader:
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
         labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
         self.y = {name: self._move(given) for name, given in labels.items()}
+        for table in (self.rows, self.y):
+            table["both"] = torch.cat([table["noisy"], table["clean"]])
         self._order: tuple[object, Tensor] = (None, torch.empty(0))
         self._balanced: dict[Draw, BalancedDraw] = {}
         self._store(task)
@@ -103,6 +105,11 @@ class Loader:
         first = next(d for d in stage.draws.values() if d.how == "pass")
         return math.ceil(len(self.rows[first.source]) / self.batch_size(first))
 
+    def pass_share(self, stage: Stage) -> float:
+        """What an update takes of a pass over the rows."""
+        draw = next((d for d in stage.draws.values() if d.how == "pass"), None)
+        return 1 / self.num_updates(stage) if draw is None else self.batch_size(draw) / len(self.rows[draw.source])
+
     def batch_size(self, draw: Draw) -> int:
         """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
         return min(draw.size, len(self.rows[draw.source])) if draw.how == "pass" else draw.size
@@ -118,15 +125,21 @@ class Loader:
     def _block(self, draw: Draw, name: str, key: tuple[int, int], first: int, total: int) -> Picks:
         generator = torch_stream(self.device, self.seed, name, *key, first)
         count = min(BLOCK, total - first)
-        if draw.how == "balanced":
+        if draw.how != "pass":
             if draw not in self._balanced:
-                per_class = draw.size // self.num_classes
-                self._balanced[draw] = BalancedDraw(self.y[draw.source], per_class, self.num_classes)
+                self._balanced[draw] = self._balance(draw)
             index, weight = self._balanced[draw](count, generator)
         else:
             index, weight = self._pass(draw, name, key, first, count)
         random = torch.rand(*index.shape, NUM_RANDOM + 2, generator=generator, device=self.device)
         return Picks(index, weight, random)
+
+    def _balance(self, draw: Draw) -> BalancedDraw:
+        """Rows at random, whatever their class, are a balanced draw of one class."""
+        labels = self.y[draw.source]
+        if draw.how == "random":
+            return BalancedDraw(torch.zeros_like(labels), draw.size, 1)
+        return BalancedDraw(labels, draw.size // self.num_classes, self.num_classes)
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
         """Consecutive batches of the epoch's permutation; the last is filled from its start with weight 0."""
@@ -138,9 +151,9 @@ class Loader:
         place = torch.arange(first * size, (first + count) * size, device=self.device)
         return self._order[1][place].view(count, size), (place < rows).float().view(count, size)
 
-    def batch(self, stage: Stage, picks: Mapping[str, Picks], rates: Mapping[nn.Module, Tensor]) -> Batch:
+    def draws(self, stage: Stage, picks: Mapping[str, Picks]) -> dict[str, Examples]:
         """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""
-        return Batch({name: self._examples(stage.draws[name].source, p) for name, p in picks.items()}, rates)
+        return {name: self._examples(stage.draws[name].source, p) for name, p in picks.items()}
 
     def _examples(self, source: SetName, picks: Picks) -> Examples:
         rows = self.rows[source][picks.index]

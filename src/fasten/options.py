@@ -52,7 +52,7 @@ def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs:
     """
     entry = find_method(method)
     option_hints, recipe_hints = option_types(entry), get_type_hints(Recipe)
-    recipe = replace(recipe, **entry.recipe)
+    recipe = entry.schedule.applied(recipe) if entry.schedule else recipe
     options: dict[str, Any] = {}
     changes: dict[str, Any] = {}
     for text in settings:

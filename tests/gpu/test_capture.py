@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -55,13 +53,24 @@ def test_a_captured_run_is_the_eager_run(name, kernels):
     assert eager_rows == captured_rows
 
 
-def test_fused_batch_norms_train_as_the_plain_ones_do():
-    machine = gpu()
-    (plain, rows), (fused, fused_rows) = (trained("fasten", replace(machine, kernels=k)) for k in ("plain", "fused"))
-    first, second = rows[0]["loss"], fused_rows[0]["loss"]
-    assert first == pytest.approx(second, rel=0.02)
-    for key in ("net.backbone.bn1.running_mean", "net.backbone.bn1.running_var"):
-        torch.testing.assert_close(plain[key], fused[key], rtol=0.02, atol=0.02)
+def first_change(machine: Machine) -> torch.Tensor:
+    """What the first update of a run changes, all weights in one vector."""
+    task = make_tiny_task()
+    method = machine.place(build_method(Run("tiny", method="fasten", recipe=RECIPE), task))
+    loader = Loader(task, machine.device, 0, machine.dtype)
+    fit = Fit(method, plan_of(method, RECIPE), loader, machine, Watch(task, loader))
+    step, stage = fit.start_stage()
+    before = torch.cat([p.detach().flatten().clone() for p in method.parameters()])
+    fit.update.set_rates(1)
+    step(next(iter(loader.updates(stage, (0, 1)))))
+    return torch.cat([p.detach().flatten() for p in method.parameters()]) - before
+
+
+def test_an_update_with_fused_batch_norms_is_as_exact_as_with_the_plain_ones():
+    exact = first_change(gpu(precision="float32"))
+    plain, fused = ((first_change(gpu(kernels=k)) - exact).norm() / exact.norm() for k in ("plain", "fused"))
+    assert plain > 0  # bf16 rounds
+    assert fused <= 1.5 * plain
 
 
 def test_a_run_goes_on_from_its_checkpoint_under_capture():

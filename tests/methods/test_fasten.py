@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from authors import Served, examples, numbers_of, updates
 from builders import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Update
@@ -19,7 +18,7 @@ from fasten.methods.fasten import FasTEN
 from fasten.nets import build_backbone
 from reference.transition import ref_correct, ref_fasten_loss, softmax
 
-AUTHORS = json.loads((Path(__file__).parent.parent / "golden" / "fasten-authors.json").read_text())
+AUTHORS = numbers_of("fasten")
 HEADS = {"fc_clean": "clean", "fc_noisy": "noisy"}
 
 
@@ -27,25 +26,6 @@ def our_name(name: str) -> str:
     """The authors' parameter name -> ours; their shortcuts are `shortcut`, ours torchvision's `downsample`."""
     head, _, rest = name.partition(".")
     return f"{HEADS[head]}.{rest}" if head in HEADS else f"backbone.{name.replace('shortcut', 'downsample')}"
-
-
-class AuthorsLoader(Loader):
-    """Serves the batches of the recorded run in place of our own draws."""
-
-    def __init__(self, images, given, clean, classes):
-        self.images, self.given, self.clean, self.classes = images, given, clean, classes
-        self.time, self.dtype = 0, torch.float64
-
-    def num_updates(self, stage):
-        return 6
-
-    def batch(self, stage, picks, rates):
-        clean = self.clean[self.time]
-        rows = torch.arange(20 * (self.time % 3), 20 * (self.time % 3) + 20)
-        self.time += 1
-        ones, coin = torch.ones(20, dtype=torch.float64), torch.zeros(20, 2)
-        noisy = Examples(self.images[rows], self.given[rows], rows, ones, coin)
-        return Batch({"noisy": noisy, "clean": Examples(clean, self.classes, rows, ones, coin)}, rates)
 
 
 def authors_draws():
@@ -81,22 +61,19 @@ def test_six_updates_are_those_of_the_authors_code(norm, all_cores):
 
     recipe = Recipe(batch_size=20, rate=settings["learning_rate"], milestones=())
     (stage,) = method.plan(recipe)
-    classes = torch.arange(10).repeat_interleave(2)
-    loader = AuthorsLoader(
-        torch.from_numpy(images), torch.from_numpy(given), list(map(torch.from_numpy, clean)), classes
-    )
-    update = Update(stage, loader, CPU64.device)
-    update.start_epoch(1)
+    classes, rows = torch.arange(10).repeat_interleave(2), torch.arange(60).split(20)
+    images, labels = torch.from_numpy(images), torch.from_numpy(given)
+    draws = [
+        {"noisy": examples(images[r], labels[r], r), "clean": examples(torch.from_numpy(c), classes)}
+        for r, c in zip([*rows, *rows], clean, strict=True)
+    ]
     method.train()
     losses, tables = [], []
-    for t in range(6):
-        update.clear()
-        update({})
-        losses.append(update.loss.item())
-        if t % 3 == 2:
-            tables.append(method.labels.tolist())
+    for loss in updates(Update(stage, Served(draws), CPU64.device), [(1, t) for t in range(6)]):
+        losses.append(loss)
+        tables.append(method.labels.tolist())
     np.testing.assert_allclose(losses, AUTHORS["losses"], rtol=1e-9)
-    assert tables == AUTHORS["labels_after_epoch"]
+    assert tables[2::3] == AUTHORS["labels_after_epoch"]
     ours = method.net.state_dict()
     for name, values in AUTHORS["after"].items():
         np.testing.assert_allclose(ours[our_name(name)].flatten()[: len(values)], values, rtol=1e-9, err_msg=name)
@@ -108,7 +85,7 @@ def one_batch(method: FasTEN, task, seed: int = 0):
     loader = Loader(task, CPU64.device, seed, torch.float64)
     (stage,) = method.plan(Recipe("small-cnn", batch_size=12))
     picks: dict[str, Picks] = next(iter(loader.updates(stage, (0, 1))))
-    return loader.batch(stage, picks, {})
+    return Batch(loader.draws(stage, picks))
 
 
 def tiny(task, **options) -> FasTEN:
@@ -196,7 +173,7 @@ def test_perturbation_replaces_that_share_of_the_corrected_labels():
     (stage,) = method.plan(Recipe("small-cnn", batch_size=1000))
     loader = Loader(task, CPU64.device, 0, torch.float64)
     picks = next(iter(loader.updates(stage, (0, 1))))
-    batch = loader.batch(stage, picks, {})
+    batch = Batch(loader.draws(stage, picks))
     sure = copy.deepcopy(method)
     sure.perturbation = 0.0
     run_step(sure, batch)

@@ -6,6 +6,9 @@ outputs, gradients and running statistics, in fewer and larger kernels. `joint` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,11 +18,22 @@ from fasten.nets import fused_norm
 
 
 class Parts:
-    """What the batch norms of a network share: the sizes of the batches now going through it, and which kernels."""
+    """What the batch norms of a network share: the batches now going through it, and which kernels to use."""
 
     def __init__(self) -> None:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
+        self.virtual = False  # passes that leave the running statistics alone
+
+    @contextmanager
+    def using(self, **values: bool | tuple[int, ...]) -> Iterator[None]:
+        """Other values for a while: `with parts.using(virtual=True, fused=False):`."""
+        before = vars(self).copy()
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
 
 class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -34,9 +48,13 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if self.can_fuse(x):
             return self.fused(x, None, relu=False)
         if not self.training or len(self.parts.sizes) < 2:
-            return super().forward(x)
-        batches = torch.split(x, list(self.parts.sizes))
-        return torch.cat([super(PartedBatchNorm, self).forward(batch) for batch in batches])
+            return self._whole(x)
+        return torch.cat([self._whole(batch) for batch in torch.split(x, list(self.parts.sizes))])
+
+    def _whole(self, x: Tensor) -> Tensor:
+        if self.training and self.parts.virtual:
+            return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        return super().forward(x)
 
     def can_fuse(self, x: Tensor) -> bool:
         plain = self.affine and self.track_running_stats and self.momentum is not None
@@ -48,8 +66,11 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         assert self.momentum is not None
         assert self.num_batches_tracked is not None
         parts = self.parts.sizes or (len(x),)
-        self.num_batches_tracked.add_(len(parts))
-        statistics = (self.running_mean, self.running_var, parts, self.momentum, self.eps)
+        virtual = self.parts.virtual
+        if not virtual:
+            self.num_batches_tracked.add_(len(parts))
+        momentum = 0.0 if virtual else self.momentum  # 1 · running + 0 · statistic
+        statistics = (self.running_mean, self.running_var, parts, momentum, self.eps)
         return fused_norm.norm_act(x, self.weight, self.bias, *statistics, residual, relu)
 
 
@@ -76,9 +97,6 @@ def forward_parts(net: nn.Module, parts: Parts, batches: list[Tensor], mode: Nor
     if mode == "two-pass":
         return [net(x) for x in batches]
     sizes = tuple(len(x) for x in batches)
-    parts.sizes = sizes if mode == "split" else ()
-    try:
-        outputs = net(torch.cat(batches))
-    finally:
-        parts.sizes = ()
+    with parts.using(sizes=sizes if mode == "split" else ()):
+        outputs = net(torch.cat(batches) if len(batches) > 1 else batches[0])
     return list(zip(*(torch.split(output, list(sizes)) for output in outputs), strict=True))

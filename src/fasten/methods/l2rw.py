@@ -1,0 +1,77 @@
+"""L2RW: learning to reweight examples for robust deep learning.
+
+Ren, Zeng, Yang, Urtasun, ICML 2018. Each noisy row weighs as much as a step along its own gradient would lower the
+loss of a clean batch; rows that would raise it weigh nothing. The weights live for one update: there is no network
+behind them. They are found by looking ahead: the derivative of the clean loss after a virtual step by the weights of
+that step, at zero.
+
+Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real one. The decay
+of weights belongs to the optimiser here, not to the three losses as in the authors' graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, Recipe, Stage
+from fasten.nets import OneHead
+from fasten.ops.lookahead import Outputs, Route, look_ahead
+
+
+class L2RW(nn.Module):
+    """Weights for one update, from the gradients of that update.
+
+    `clean_batch`: clean rows per update, by default as many as noisy ones; `route`: how to find the meta-gradient.
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        clean_batch: int | None = None,
+        route: Route = "tangent",
+    ) -> None:
+        super().__init__()
+        self.net = OneHead(backbone, num_classes)
+        self.clean_batch, self.route = clean_batch, route
+        self.register_buffer("weights", torch.ones(len(labels)))  # of each row at its last visit, 1 is average
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
+        return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs)]
+
+    def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        noisy, clean = batch["noisy"], batch["clean"]
+        epsilon = torch.zeros_like(noisy.weight).requires_grad_()
+
+        def nll(outputs: Outputs) -> Tensor:
+            return F.cross_entropy(outputs[0][0], noisy.y, reduction="none")
+
+        ahead = look_ahead(
+            self.net,
+            [noisy.x],
+            lambda outputs: (epsilon * nll(outputs)).sum(),  # zero, and so is the step: only its derivative counts
+            clean,
+            rate=batch.rates[self.net],
+            moves=False,
+            route=self.route,
+        )
+        (slope,) = torch.autograd.grad(ahead.loss, epsilon, retain_graph=True)  # the real step goes the same graph
+        u = noisy.weight * torch.relu(-slope)  # Eq. (7)
+        total = u.sum()
+        w = u / torch.where(total > 0, total, 1)  # Eq. (8): all of them zero where no row helps
+        yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
+        self.weights.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, w * len(w), self.weights[noisy.index]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (logits,) = self.net(x)
+        return torch.softmax(logits, 1)

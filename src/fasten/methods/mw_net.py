@@ -1,0 +1,84 @@
+"""MW-Net: meta-weight-net, learning an explicit mapping for sample weighting.
+
+Shu, Xie, Yi, Zhao, Zhou, Xu, Meng, NeurIPS 2019. A tiny network V maps a row's loss to its weight. It is learned along
+with the classifier: a virtual step by weighted losses, the clean loss from there, one step of V along its gradient;
+then the real step with the weights of the new V.
+
+Follows the authors' later script: weights are not normalised (their first one divides by the sum: `normalise`), the
+virtual rate is the real one. Differs: the clean set is the run's own, and no clean row is among the noisy ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, Optim, Recipe, Stage
+from fasten.nets import OneHead
+from fasten.nets.weigher import Weigher
+from fasten.ops.lookahead import Outputs, Route, look_ahead
+from fasten.ops.means import weighted_mean
+
+
+class MWNet(nn.Module):
+    """A weight for every loss, learned from clean rows.
+
+    `clean_batch`: clean rows per update, by default as many as noisy ones; `meta_rate`: of V's Adam; `normalise`:
+    weights of a batch add up to its size; `route`: how to find the meta-gradient.
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        clean_batch: int | None = None,
+        meta_rate: float = 1e-3,
+        normalise: bool = False,
+        route: Route = "tangent",
+    ) -> None:
+        super().__init__()
+        self.net = OneHead(backbone, num_classes)
+        self.weigher = Weigher()
+        self.clean_batch, self.meta_rate, self.normalise, self.route = clean_batch, meta_rate, normalise, route
+        self.register_buffer("weights", torch.ones(len(labels)))  # of each row at its last visit
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
+        optim = {self.weigher: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: recipe.sgd()}
+        return [Stage("train", self.step, draws, optim, recipe.epochs)]
+
+    def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        noisy, clean = batch["noisy"], batch["clean"]
+
+        def nll(outputs: Outputs) -> Tensor:
+            return F.cross_entropy(outputs[0][0], noisy.y, reduction="none")
+
+        def inner(outputs: Outputs) -> Tensor:
+            losses = nll(outputs)
+            return weighted_mean(self._weigh(losses.detach(), noisy.weight) * losses, noisy.weight)
+
+        rate = batch.rates[self.net]
+        ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)  # Eq. (4)
+        yield self.weigher, ahead.loss  # Eq. (5)
+
+        losses = nll(ahead.outputs)
+        with torch.no_grad():
+            w = self._weigh(losses, noisy.weight)  # by the new V
+        yield self.net, weighted_mean(w * losses, noisy.weight)  # Eq. (6)
+        self.weights.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, w, self.weights[noisy.index]))
+
+    def _weigh(self, losses: Tensor, weight: Tensor) -> Tensor:
+        w: Tensor = self.weigher(losses)
+        return w / weighted_mean(w, weight).clamp(min=1e-12) if self.normalise else w
+
+    def forward(self, x: Tensor) -> Tensor:
+        (logits,) = self.net(x)
+        return torch.softmax(logits, 1)

@@ -1,0 +1,111 @@
+"""One virtual step of a network, and the gradient that reaches back through it: the core of the meta-learning methods.
+
+With weights θ, meta variables ω, an inner loss L_in(θ, ω) on noisy rows and the cross-entropy L_meta on clean ones:
+
+    θ′(ω) = θ − α ∇_θ L_in(θ, ω)          wanted: ∂ L_meta(θ′(ω)) / ∂ω
+
+Two routes, equal up to rounding. `graph` keeps the graph of the inner gradient and differentiates twice. `tangent` has
+no second-order graph: with v = ∇L_meta(θ′) the wanted gradient is −α ∇_ω ⟨∇_θ L_in, v⟩, and ⟨∇_θ L_in, v⟩ is how fast
+L_in changes along v. That takes the logits z and their tangent ż = (∂z/∂θ) v, from one forward-mode pass; what is left
+of ω's part in it is the small loss on top of z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from fasten.contract import Examples
+from fasten.nets import Heads
+from fasten.ops.means import weighted_mean
+
+Route = Literal["tangent", "graph"]
+Outputs = Sequence[tuple[Tensor, ...]]  # of each batch, what the network returns
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a look-ahead gives to the step that takes it."""
+
+    outputs: Outputs  # of the real pass at θ, with its graph: good for the loss of the real step as well
+    grads: Sequence[Tensor]  # ∇_θ L_in; empty where nothing moves
+    loss: Tensor  # L_meta(θ′), differentiable with respect to ω and to nothing else that matters
+
+
+def look_ahead(
+    net: Heads,
+    batches: list[Tensor],
+    inner: Callable[[Outputs], Tensor],
+    clean: Examples,
+    *,
+    rate: Tensor,
+    start: Sequence[Tensor] | None = None,
+    moves: bool = True,
+    route: Route = "tangent",
+) -> Ahead:
+    """Step ahead along the gradient of `inner(outputs of batches)` and look at the clean rows from there.
+
+    Meta variables enter `inner` through the first of the batches alone. `start`: where the step starts, if not at θ
+    (a momentum's share of it, say). `moves=False`: `inner` is zero now, only its derivative is not, so θ′ = θ. Only
+    the pass at θ moves batch-norm statistics; the virtual ones leave the network as it was, bit for bit.
+    """
+    names, weights = zip(*net.named_parameters(), strict=True)
+    twice = route == "graph"
+    with net.parts.using(fused=net.parts.fused and not twice):  # the fused kernels can be differentiated once
+        outputs = net.each(batches, "split")
+    grads: Sequence[Tensor] = ()
+    place = start or weights
+    if moves or twice:
+        grads = torch.autograd.grad(inner(outputs), weights, retain_graph=True, create_graph=twice)
+        place = [p - rate.to(p.dtype) * g for p, g in zip(place, grads, strict=True)]
+    if not twice:
+        place = [p.detach().requires_grad_() for p in place]
+    with net.parts.using(virtual=True, fused=net.parts.fused and not twice):
+        logits = functional_call(net, dict(zip(names, place, strict=True)), (clean.x,))[0]
+    loss = weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
+    if twice:
+        return Ahead(outputs, [g.detach() for g in grads], loss)
+    along = torch.autograd.grad(loss, place)
+    change = _change_along(net, names, weights, along, batches[0], outputs, inner)
+    proxy = -rate.to(change.dtype) * change
+    return Ahead(outputs, grads, loss.detach() + proxy - proxy.detach())
+
+
+def _change_along(
+    net: Heads,
+    names: Sequence[str],
+    weights: Sequence[Tensor],
+    along: Sequence[Tensor],
+    x: Tensor,
+    outputs: Outputs,
+    inner: Callable[[Outputs], Tensor],
+) -> Tensor:
+    """⟨∇_θ L_in, along⟩ as a function of ω, with the outputs and their tangents as constants."""
+    fixed = [tuple(t.detach() for t in output) for output in outputs]
+    first = tuple(t.requires_grad_() for t in fixed[0])
+    slopes = torch.autograd.grad(
+        inner([first, *fixed[1:]]), first, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    tangents = _tangents(net, names, weights, along, x)
+    return torch.stack([(slope * t).sum() for slope, t in zip(slopes, tangents, strict=True)]).sum()
+
+
+@torch.no_grad()
+def _tangents(
+    net: Heads, names: Sequence[str], weights: Sequence[Tensor], along: Sequence[Tensor], x: Tensor
+) -> list[Tensor]:
+    """How the outputs for `x` change as the weights move along a direction: (∂ outputs / ∂θ) · along."""
+    with forward_ad.dual_level(), net.parts.using(virtual=True, fused=False):
+        dual: dict[str, Any] = {}
+        for name, weight, tangent in zip(names, weights, along, strict=True):
+            dual[name] = forward_ad.make_dual(weight.detach(), tangent)  # type: ignore[no-untyped-call]
+        moved: Any = functional_call(net, dual, (x,))
+        found = [forward_ad.unpack_dual(output).tangent for output in moved]  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,98 @@
+"""The look-ahead against finite differences through a real step, and against itself by the other route."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from authors import SmallNet, examples
+from fasten.nets import OneHead
+from fasten.ops.lookahead import look_ahead
+
+RATE = torch.tensor(0.1, dtype=torch.float64)
+
+
+@pytest.fixture
+def problem():
+    torch.manual_seed(0)
+    net = OneHead(SmallNet(), 4).double().train()
+    noisy, extra, clean = (torch.randn(n, 3, 8, 8, dtype=torch.float64) for n in (6, 4, 5))
+    y = torch.randint(0, 4, (15,))
+    return net, [noisy, extra], y[:10], examples(clean, y[10:])
+
+
+def inner_of(weights, y):
+    """A mean of weighted losses on the first batch, plain losses on the second."""
+
+    def inner(outputs):
+        (first,), (second,) = outputs
+        nll = F.cross_entropy(first, y[:6], reduction="none")
+        return (weights * nll).sum() / 6 + F.cross_entropy(second, y[6:])
+
+    return inner
+
+
+@pytest.mark.parametrize("route", ["tangent", "graph"])
+def test_the_meta_gradient_is_that_of_a_step_really_taken(problem, route):
+    net, batches, y, clean = problem
+    weights = torch.rand(6, dtype=torch.float64, requires_grad=True)
+    ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE, route=route)
+    (found,) = torch.autograd.grad(ahead.loss, weights)
+
+    def clean_loss_after_a_step(values):
+        other = copy.deepcopy(net)
+        loss = inner_of(values, y)(other.each(batches, "two-pass"))
+        for p, g in zip(other.parameters(), torch.autograd.grad(loss, list(other.parameters())), strict=True):
+            p.data -= RATE * g
+        return F.cross_entropy(other(clean.x)[0], clean.y).item()
+
+    assert ahead.loss.item() == pytest.approx(clean_loss_after_a_step(weights.detach()), rel=1e-12)
+    step = 1e-5
+    for i in range(6):
+        nudge = step * torch.eye(6, dtype=torch.float64)[i]
+        high, low = (clean_loss_after_a_step(weights.detach() + s * nudge) for s in (1, -1))
+        assert found[i].item() == pytest.approx((high - low) / (2 * step), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_both_routes_agree(problem, moves):
+    net, batches, y, clean = problem
+    start = [p.detach() * 0.99 for p in net.parameters()] if moves else None
+    grads, losses = [], []
+    for route in ("tangent", "graph"):
+        weights = (torch.arange(6.0, dtype=torch.float64) * moves).requires_grad_()
+        first = batches[:1]
+        inner = lambda out, w=weights: (w * F.cross_entropy(out[0][0], y[:6], reduction="none")).sum()  # noqa: E731
+        ahead = look_ahead(net, first, inner, clean, rate=RATE, start=start, moves=moves, route=route)
+        losses.append(ahead.loss.item())
+        grads.append(torch.autograd.grad(ahead.loss, weights)[0])
+    assert grads[0].abs().max() > 1e-4
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-12)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("route", ["tangent", "graph"])
+def test_the_network_is_left_as_one_plain_pass_leaves_it(problem, route):
+    net, batches, y, clean = problem
+    other = copy.deepcopy(net)
+    other.each(batches, "split")
+    weights = torch.ones(6, dtype=torch.float64, requires_grad=True)
+    ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE, route=route)
+    torch.autograd.grad(ahead.loss, weights, retain_graph=True)
+    torch.autograd.grad(inner_of(weights, y)(ahead.outputs), list(net.parameters()))  # the same graph, once more
+    for (name, ours), theirs in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert all(p.grad is None for p in net.parameters())
+    assert not net.parts.virtual
+
+
+def test_the_inner_gradient_comes_with_it(problem):
+    net, batches, y, clean = problem
+    weights = torch.ones(6, dtype=torch.float64)
+    ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE)
+    plain = torch.autograd.grad(inner_of(weights, y)(net.each(batches, "split")), list(net.parameters()))
+    for ours, theirs in zip(ahead.grads, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
