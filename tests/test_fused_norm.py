@@ -8,6 +8,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 
 from fasten.nets import fused_norm
@@ -134,6 +135,28 @@ def test_a_channel_that_is_not_a_number_stays_one():
     assert torch.equal(y[:3].isnan().any((0, 2, 3)), torch.arange(16) == 3)
     assert y[:3, 3].isnan().all()
     assert not y[3:].isnan().any()
+
+
+@interpreted
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(("parts", "channels", "size"), [((3, 2), 16, 4), ((4,), 32, 3)])
+def test_tangents_are_those_of_batch_norm(parts, channels, size, residual, relu):
+    x, weight, bias, mean, var, z, _ = inputs(parts, channels, size, residual)
+    points = [t.detach() for t in (x, weight, bias, z) if t is not None]
+    along = [torch.randn_like(t) for t in points]
+    found = tangent(fused, points, along, mean, var, parts, relu)
+    doubles = ([t.double() for t in group] for group in (points, along))
+    wanted = tangent(reference, *doubles, mean.double(), var.double(), parts, relu)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def tangent(function, points, along, mean, var, parts, relu):
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(p, t) for p, t in zip(points, along, strict=True)]
+        x, weight, bias, *residual = duals
+        y = function(x, weight, bias, mean, var, parts, residual[0] if residual else None, relu)
+        return forward_ad.unpack_dual(y).tangent
 
 
 @pytest.mark.parametrize("parts", [(), (3, 1), (5, 0), (6, -1), (1, 1, 1, 2)])

@@ -10,8 +10,13 @@ Backward, with x̂ = (x − mean) · rstd, dz = dy where y > 0, and means over t
     dx = weight · rstd · (dz − mean(dz) − x̂ · mean(dz · x̂))        dresidual = dz
     dweight = Σ dz · x̂,   dbias = Σ dz                              over all rows
 
+Forward mode, with tangents t of the inputs, where y > 0 (else zero):
+
+    ty = weight · rstd · (tx − mean(tx) − x̂ · mean(tx · x̂)) + tweight · x̂ + tbias + tresidual
+
 Each way the first kernel reduces tiles of rows; the second merges the tiles of a part and writes the result.
-Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7). No atomics: the same bits every time.
+Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7), 5 for tangents (7). No atomics: the same
+bits every time.
 """
 
 from __future__ import annotations
@@ -211,6 +216,40 @@ def _gradient(  # type: ignore[no-untyped-def]
         tl.store(dweight + c, all_dzx.to(dweight.dtype.element_ty), mask=c < C)
 
 
+@_kernel
+def _tangent(  # type: ignore[no-untyped-def]
+    tx, x, y, tresidual, ty, weight, bias, tweight, tbias, mean, rstd, tile_tx, tile_txx,
+    rows0, rows1, rows2, tile_rows, C, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """The tangent of the output; as in the way back, y is read only after a residual."""
+    c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    tiles, parts = tl.num_programs(1), tl.num_programs(2)
+    tile, part = tiles - 1 - tl.program_id(1), parts - 1 - tl.program_id(2)
+    row, count, rows = _tile(part, tile, rows0, rows1, rows2, tile_rows)
+    mu = tl.load(mean + part * C + c, mask=c < C, other=0.0)
+    part_rstd = tl.load(rstd + part * C + c, mask=c < C, other=0.0)
+    scale = tl.load(weight + c, mask=c < C, other=0.0) * part_rstd
+    shift = tl.load(bias + c, mask=c < C, other=0.0)
+    sum_tx, sum_txx = _merge_sums(tile_tx, tile_txx, part * tiles, rows, tile_rows, c, C, TILES)
+    level = sum_tx / rows.to(tl.float32)
+    slope = sum_txx / rows.to(tl.float32) * part_rstd * part_rstd
+    lift = tl.load(tweight + c, mask=c < C, other=0.0) * part_rstd - scale * slope
+    offset = tl.load(tbias + c, mask=c < C, other=0.0) - scale * level
+    for first in tl.range(0, count, ROWS, num_stages=STAGES):
+        at, inside = _block(first, count, c, C, ROWS)
+        apart = tl.load(x + row * C + at, mask=inside, other=0.0).to(tl.float32) - mu[None, :]
+        out = scale[None, :] * tl.load(tx + row * C + at, mask=inside, other=0.0).to(tl.float32)
+        out += lift[None, :] * apart + offset[None, :]
+        if RESIDUAL:
+            out += tl.load(tresidual + row * C + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU and RESIDUAL:
+            out = tl.where(tl.load(y + row * C + at, mask=inside, other=0.0).to(tl.float32) <= 0.0, 0.0, out)
+        elif RELU:
+            out = tl.where(apart * scale[None, :] + shift[None, :] <= 0.0, 0.0, out)
+        tl.store(ty + row * C + at, out.to(ty.dtype.element_ty), mask=inside)
+
+
 class _Plan:
     """How to cut a batch: the grids of first and second kernels, and the numbers that all of them take."""
 
@@ -242,7 +281,11 @@ class _NormAct(torch.autograd.Function):
                 running_var, momentum, eps, *plan.sizes,
                 RELU=relu, RESIDUAL=residual is not None, TILES=TILES, **plan.fixed,
             )  # fmt: skip
-        ctx.save_for_backward(x, weight, bias, mean, rstd, y if relu and residual is not None else None)
+        saved = (x, weight, bias, mean, rstd, y if relu and residual is not None else None)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(*saved)
+        else:  # this would hold y for ever where a graph holds the rest
+            ctx.save_for_forward(*saved)
         ctx.plan, ctx.relu, ctx.residual = plan, relu, residual is not None
         return y
 
@@ -266,6 +309,24 @@ class _NormAct(torch.autograd.Function):
             )  # fmt: skip
         return dx, dweight, dbias, None, None, dz if ctx.residual else None, None, None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, tx: Tensor, tweight: Tensor, tbias: Tensor, *others: Tensor | None) -> Tensor:
+        (x, weight, bias, mean, rstd, y), plan, tresidual = ctx.saved_tensors, ctx.plan, others[2]
+        tx = tx.contiguous(memory_format=torch.channels_last)
+        tresidual = tx if tresidual is None else tresidual.contiguous(memory_format=torch.channels_last)
+        ty = torch.empty_like(x, memory_format=torch.channels_last)
+        tile_tx, tile_txx = x.new_empty(plan.buffers, dtype=torch.float32)
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            _gradient_sums[plan.first](
+                tx, x, x, tx, weight, bias, mean, rstd, tile_tx, tile_txx, *plan.sizes,
+                RELU=False, RESIDUAL=False, **plan.fixed,
+            )  # fmt: skip
+            _tangent[plan.first](
+                tx, x, x if y is None else y, tresidual, ty, weight, bias, tweight, tbias, mean, rstd, tile_tx,
+                tile_txx, *plan.sizes, RELU=ctx.relu, RESIDUAL=ctx.residual, TILES=TILES, **plan.fixed,
+            )  # fmt: skip
+        return ty
+
 
 def usable(x: Tensor) -> bool:
     """Whether to use `norm_act` for this input: activations in half precision, as a network trains on a GPU.
@@ -283,7 +344,8 @@ def norm_act(
 ) -> Tensor:  # fmt: skip
     """Batch norm in training mode with statistics per part, plus `residual`, then ReLU; moves the running statistics.
 
-    `parts`: the sizes of 1 to 3 consecutive slices of the batch. Differentiable once. The first call for a kind of
+    `parts`: the sizes of 1 to 3 consecutive slices of the batch. Differentiable once, backward or
+    forward. The first call for a kind of
     input compiles its kernels: make it before a CUDA graph is captured.
     """
     if not 1 <= len(parts) <= 3 or min(parts) < 1 or sum(parts) != len(x):
