@@ -92,6 +92,72 @@ def test_evaluation_and_names_are_those_of_plain_batch_norm():
     torch.testing.assert_close(net.backbone(x), plain.eval()(x))
 
 
+def apart(net, groups):
+    """The outputs of a network for the rows of each group, with a pass of their own, in the order of the groups."""
+    return [net(x)[0] for x in groups if len(x)]
+
+
+def mixed(net, groups, fill):
+    """The same in one pass over all rows, shuffled, with filling that belongs to no group."""
+    x = torch.cat([*groups, fill])
+    group = torch.zeros(len(x), len(groups), dtype=torch.float64)
+    starts = torch.tensor([0, *(len(rows) for rows in groups)]).cumsum(0).tolist()
+    for number, (start, rows) in enumerate(zip(starts, groups, strict=False)):
+        group[start : start + len(rows), number] = 1
+    order = torch.randperm(len(x))
+    with net.parts.using(group=group[order]):
+        y = net(x[order])[0][order.argsort()]
+    return [y[start : start + len(rows)] for start, rows in zip(starts, groups, strict=False) if len(rows)]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("sizes", [(6, 4), (7, 0), (0, 5)])
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_groups_of_a_mixed_batch_equal_a_pass_each(kind, sizes, momentum):
+    net, batches, _ = net_and_batches(kind, sizes=(*sizes, 3), updates=3)
+    for layer in net.modules():
+        if isinstance(layer, PartedBatchNorm):
+            layer.momentum = momentum
+    other = copy.deepcopy(net)
+    for *groups, fill in batches:
+        found = {}
+        for name, outputs, model in (("ours", mixed(net, groups, fill), net), ("theirs", apart(other, groups), other)):
+            loss = sum((y.square() * torch.arange(1, 4)).sum() for y in outputs)
+            found[name] = [*outputs, *torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)]
+        assert largest_difference(found["theirs"], found["ours"]) < 1e-10
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_virtual_passes_of_a_mixed_batch_leave_the_statistics_and_evaluation_knows_no_groups():
+    net, ((x, fill),), _ = net_and_batches("cnn", updates=1)
+    before = copy.deepcopy(net.state_dict())
+    with net.parts.using(virtual=True):
+        virtual = mixed(net, [x], fill)[0]
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    net.eval()
+    torch.testing.assert_close(mixed(net, [x], fill)[0], net(x)[0])
+    net.train()
+    torch.testing.assert_close(virtual, net(x)[0])
+
+
+def test_filling_is_normalised_as_the_rows_that_count():
+    net, ((x, _),), _ = net_and_batches("cnn", updates=1)
+    group = torch.tensor([[0.0, 1.0]] * 6 + [[0.0, 0.0]] * 6)
+    with net.parts.using(group=group):
+        y = net(torch.cat([x, x]))[0]
+    torch.testing.assert_close(y[6:], y[:6])
+
+
+def test_a_group_of_one_value_moves_the_mean_alone():
+    net, ((x, _),), _ = net_and_batches("mlp", sizes=(1, 0), updates=1)
+    layer, weight = net.backbone.layers[1], net.backbone.layers[0].weight
+    with net.parts.using(group=torch.tensor([[1.0]])):
+        net(x)
+    torch.testing.assert_close(layer.running_mean, 0.1 * (weight @ x[0]).detach())
+    assert layer.running_var.tolist() == [1.0] * 8
+
+
 def test_a_backbone_without_a_feature_size_is_refused():
     with pytest.raises(ValueError, match="num_features"):
         TwoHead(nn.Linear(2, 2), 3)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from authors import SmallNet, examples
 from fasten.nets import OneHead
-from fasten.ops.lookahead import look_ahead
+from fasten.ops.lookahead import look_ahead, with_gradient
 
 RATE = torch.tensor(0.1, dtype=torch.float64)
 
@@ -95,4 +95,30 @@ def test_the_inner_gradient_comes_with_it(problem):
     ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE)
     plain = torch.autograd.grad(inner_of(weights, y)(net.each(batches, "split")), list(net.parameters()))
     for ours, theirs in zip(ahead.grads, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_a_value_takes_the_gradient_that_it_is_given():
+    weights = [torch.ones(2, 3, requires_grad=True), torch.zeros(4, requires_grad=True)]
+    given = [torch.arange(6.0).view(2, 3), -torch.ones(4)]
+    loss = with_gradient(torch.tensor(2.5), weights, given)
+    assert loss.item() == 2.5
+    found = torch.autograd.grad(loss, weights[::-1], retain_graph=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, given[::-1], strict=True))
+    (found,) = torch.autograd.grad(3 * loss, weights[0])
+    assert torch.equal(found, 3 * given[0])
+
+
+@pytest.mark.parametrize("route", ["tangent", "graph"])
+def test_the_gradient_of_a_look_ahead_is_good_for_the_real_step(problem, route):
+    net, batches, y, clean = problem
+    weights = torch.rand(6, dtype=torch.float64, requires_grad=True)
+    theta = list(net.parameters())
+    ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE, route=route)
+    plain = torch.autograd.grad(inner_of(weights.detach().clone(), y)(ahead.outputs), theta, retain_graph=True)
+    loss = with_gradient(ahead.loss.detach(), theta, ahead.grads)
+    torch.autograd.grad(ahead.loss, weights)  # frees the graph
+    with torch.no_grad():
+        weights.zero_()  # the meta update comes first
+    for ours, theirs in zip(torch.autograd.grad(loss, theta), plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fasten.nets.heads import Heads, OneHead, TwoHead
+from fasten.nets.heads import Heads, OneHead, OpenHead, TwoHead
 from fasten.nets.resnet import BasicBlock, Bottleneck, ResNet
 from fasten.nets.small import MLP, SmallCNN
 from fasten.suggest import nearest
 
-__all__ = ["NETS", "Heads", "OneHead", "TwoHead", "build_backbone"]
+__all__ = ["NETS", "Heads", "OneHead", "OpenHead", "TwoHead", "build_backbone"]
 
 # A name -> from the shape of one example, (channels, height, width) or (features,), to a feature extractor.
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {

@@ -21,7 +21,7 @@ class Heads(nn.Module):
         features = getattr(backbone, "num_features", None)
         if not isinstance(features, int):
             raise ValueError("a backbone needs an integer attribute `num_features`, the size of what it returns")
-        self.names = names
+        self.names, self.num_features = names, features
         self.backbone = backbone
         for name in names:
             self.add_module(name, nn.Linear(features, num_classes))
@@ -29,11 +29,14 @@ class Heads(nn.Module):
         self.precision: torch.dtype | None = None  # of the backbone; None: as its weights
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        heads = [self.get_submodule(name) for name in self.names]
+        features = self.features(x)
+        return tuple(self.get_submodule(name)(features) for name in self.names)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the classifiers see, (B, num_features)."""
         with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
-            features = self.backbone(x)
-        features = features.to(x.dtype)  # (B, num_features)
-        return tuple(head(features) for head in heads)
+            features: Tensor = self.backbone(x)
+        return features.to(x.dtype)
 
     def each(self, batches: list[Tensor], norm: NormMode) -> list[tuple[Tensor, ...]]:
         """The logits of several batches, with batch norm as `norm` says."""
@@ -45,6 +48,14 @@ class OneHead(Heads):
 
     def __init__(self, backbone: nn.Module, num_classes: int) -> None:
         super().__init__(backbone, num_classes, ("clean",))
+
+
+class OpenHead(OneHead):
+    """A plain classifier that shows its features: `forward` gives (logits, features)."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        features = self.features(x)
+        return self.get_submodule("clean")(features), features
 
 
 class TwoHead(Heads):

@@ -2,6 +2,9 @@
 
 `two-pass` calls the network once per batch. `split` calls it once for all, with statistics per batch: the same
 outputs, gradients and running statistics, in fewer and larger kernels. `joint` mixes the statistics: another algorithm.
+
+Where the rows of two batches lie mixed in one, as many of each as it happens, `Parts.group` says which row belongs
+where: again what a pass per group would give, but with fixed shapes.
 """
 
 from __future__ import annotations
@@ -24,9 +27,10 @@ class Parts:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
         self.virtual = False  # passes that leave the running statistics alone
+        self.group: Tensor | None = None  # (B, G) 1 or 0: whose statistics a row takes part in; none for filling
 
     @contextmanager
-    def using(self, **values: bool | tuple[int, ...]) -> Iterator[None]:
+    def using(self, **values: bool | tuple[int, ...] | Tensor) -> Iterator[None]:
         """Other values for a while: `with parts.using(virtual=True, fused=False):`."""
         before = vars(self).copy()
         vars(self).update(values)
@@ -47,6 +51,8 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.can_fuse(x):
             return self.fused(x, None, relu=False)
+        if self.training and self.parts.group is not None:
+            return self._grouped(x, self.parts.group)
         if not self.training or len(self.parts.sizes) < 2:
             return self._whole(x)
         return torch.cat([self._whole(batch) for batch in torch.split(x, list(self.parts.sizes))])
@@ -56,8 +62,50 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
             return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
         return super().forward(x)
 
+    def _grouped(self, x: Tensor, group: Tensor) -> Tensor:
+        """Each row by the statistics of its group; rows of no group by the mean of them, so that they stay in range.
+
+        No matrix products: under autocast they would round the statistics.
+        """
+        wide = x.to(torch.promote_types(x.dtype, torch.float32)).reshape(*x.shape[:2], -1)  # (B, C, pixels)
+        member = group.to(wide.dtype)[:, :, None]  # (B, G, 1)
+        n = member.sum(0) * wide.shape[2]  # (G, 1)
+        present = (n > 0).to(wide.dtype)
+        share = torch.where(member.sum(1, keepdim=True) > 0, member, present / present.sum().clamp(min=1))
+
+        def mean_of(values: Tensor) -> Tensor:  # (B, C, pixels) -> (G, C)
+            return (member * values.sum(2)[:, None]).sum(0) / n.clamp(min=1)
+
+        def of_rows(statistic: Tensor) -> Tensor:  # (G, C) -> (B, C, 1)
+            return (share * statistic).sum(1)[:, :, None]
+
+        mean = mean_of(wide)
+        centred = wide - of_rows(mean)
+        var = mean_of(centred.square())
+        y = centred * (of_rows(var) + self.eps).rsqrt()
+        if self.affine:
+            y = y * self.weight[:, None] + self.bias[:, None]
+        if not self.parts.virtual:
+            self._follow(mean.detach(), var.detach(), n)
+        return y.reshape(x.shape).to(x.dtype)
+
+    def _follow(self, means: Tensor, variances: Tensor, counts: Tensor) -> None:
+        """Move the running statistics towards each group's in turn; a group without rows moves nothing.
+
+        Nor does a single value move the variance, which it has none of: torch's own layer refuses it.
+        """
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        for mean, var, n in zip(means, variances, counts, strict=True):
+            there = (n > 0).to(n.dtype)
+            self.num_batches_tracked.add_(there[0].to(self.num_batches_tracked.dtype))
+            rate = there / self.num_batches_tracked.clamp(min=1) if self.momentum is None else there * self.momentum
+            unbiased = torch.where(n > 1, var * n / (n - 1).clamp(min=1), self.running_var)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate.to(self.running_mean.dtype))
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), rate.to(self.running_var.dtype))
+
     def can_fuse(self, x: Tensor) -> bool:
-        plain = self.affine and self.track_running_stats and self.momentum is not None
+        plain = self.affine and self.track_running_stats and self.momentum is not None and self.parts.group is None
         return self.parts.fused and self.training and plain and fused_norm.usable(x)
 
     def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:

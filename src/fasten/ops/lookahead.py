@@ -61,10 +61,11 @@ def look_ahead(
     with net.parts.using(fused=net.parts.fused and not twice):  # the fused kernels can be differentiated once
         outputs = net.each(batches, "split")
     grads: Sequence[Tensor] = ()
-    place = start or weights
+    place: list[Tensor] = list(start or weights)
     if moves or twice:
         grads = torch.autograd.grad(inner(outputs), weights, retain_graph=True, create_graph=twice)
-        place = [p - rate.to(p.dtype) * g for p, g in zip(place, grads, strict=True)]
+        move = torch._foreach_mul(grads, rate.to(grads[0].dtype))  # all weights in a few kernels
+        place = list(torch._foreach_sub(place, move))
     if not twice:
         place = [p.detach().requires_grad_() for p in place]
     with net.parts.using(virtual=True, fused=net.parts.fused and not twice):
@@ -102,10 +103,34 @@ def _tangents(
     net: Heads, names: Sequence[str], weights: Sequence[Tensor], along: Sequence[Tensor], x: Tensor
 ) -> list[Tensor]:
     """How the outputs for `x` change as the weights move along a direction: (∂ outputs / ∂θ) · along."""
-    with forward_ad.dual_level(), net.parts.using(virtual=True, fused=False):
+    with forward_ad.dual_level(), net.parts.using(virtual=True):
         dual: dict[str, Any] = {}
         for name, weight, tangent in zip(names, weights, along, strict=True):
             dual[name] = forward_ad.make_dual(weight.detach(), tangent)  # type: ignore[no-untyped-call]
         moved: Any = functional_call(net, dual, (x,))
         found = [forward_ad.unpack_dual(output).tangent for output in moved]  # type: ignore[no-untyped-call]
     return found
+
+
+def with_gradient(value: Tensor, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
+    """A scalar of this value whose gradient with respect to `weights` is `grads`, without another backward pass.
+
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> loss = with_gradient(torch.tensor(3.0), [w], [torch.tensor([1.0, 2.0])])
+    >>> loss.item(), torch.autograd.grad(loss, w)
+    (3.0, (tensor([1., 2.]),))
+    """
+    found: Tensor = _WithGradient.apply(value, len(weights), *weights, *grads)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors[count:])
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> Any:
+        grads = ctx.saved_tensors
+        return None, None, *(scale * g for g in grads), *(None for _ in grads)

@@ -31,13 +31,15 @@ def estimate_transition(noisy_probs: Tensor, labels: Tensor, num_classes: int, w
     return torch.where(count > 0, mean, identity)
 
 
-def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor) -> Tensor:
+def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor, guard: float = LOG_GUARD) -> Tensor:
     """Forward-corrected loss per row, −log P(noisy = label | x) with P = Tᵀ p: (B, N), (N, N), (B,) -> (B,).
+
+    `guard` is added inside the log.
 
     >>> corrected_nll(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1]))
     tensor([0.6931])
     """
-    return -torch.log((T.T[labels] * probs).sum(1) + LOG_GUARD)
+    return -torch.log((T.T[labels] * probs).sum(1) + guard)
 
 
 def correct_labels(probs: Tensor, given: Tensor, threshold: float) -> Tensor:
