@@ -53,7 +53,8 @@ def without_times(rows):
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns_separable_data(name):
     task = make_tiny_task("symmetric:0.1", per_class=40)
-    fit = make_fit(name, recipe=replace(RECIPE, epochs=8, milestones=(7,)), machine=CPU32, task=task)
+    epochs = 8 * METHODS[name].stages
+    fit = make_fit(name, recipe=replace(RECIPE, epochs=epochs, milestones=(epochs - 1,)), machine=CPU32, task=task)
     fit.run()
     assert fit.progress.best["test_accuracy"] >= 0.6  # chance is a third
 

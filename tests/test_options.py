@@ -98,10 +98,12 @@ def test_a_stretched_schedule_stays_a_schedule(epochs, old, data):
     assert all(1 <= m <= epochs + 1 for m in recipe.milestones)
 
 
-def test_a_methods_own_recipe_comes_before_the_settings(monkeypatch):
-    monkeypatch.setitem(METHODS, "slow", replace(METHODS["fasten"], recipe={"rate": 0.01, "momentum": 0.5}))
-    recipe = apply_settings("slow", RECIPE, ["momentum=0.7"])[1]
-    assert (recipe.rate, recipe.momentum) == (0.01, 0.7)
+def test_a_methods_schedule_stretches_with_that_of_the_data_and_settings_come_last():
+    paper = apply_settings("mw-net", Recipe(), [])[1]
+    assert (paper.epochs, paper.milestones) == (60, (40, 50))
+    short = apply_settings("mw-net", replace(Recipe(), epochs=14), ["milestones=9"])[1]
+    assert (short.epochs, short.milestones) == (12, (9,))
+    assert apply_settings("mw-net", Recipe(), [], epochs=30)[1].epochs == 30
 
 
 @pytest.mark.parametrize(

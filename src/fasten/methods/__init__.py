@@ -11,8 +11,13 @@ from torch import nn
 from fasten.contract import Recipe
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
+from fasten.methods.deep_knn import DeepKNN
 from fasten.methods.fasten import FasTEN
+from fasten.methods.glc import GLC
 from fasten.methods.l2rw import L2RW
+from fasten.methods.mlac import MLaC
+from fasten.methods.mloc import MLoC
+from fasten.methods.mslc import MSLC
 from fasten.methods.mw_net import MWNet
 from fasten.methods.naive_oversampling import NaiveOversampling
 
@@ -64,12 +69,69 @@ METHODS: dict[str, Entry] = {
         true_transition=True,
         options={"correct": False, "oracle": True},
     ),
+    "deep-knn": Entry(
+        DeepKNN,
+        "re-weighting",
+        "noisy rows are kept where their neighbours, by the logits of a first network, have the same label",
+        stages=3,
+        schedule=Schedule(300),
+    ),
+    "glc": Entry(
+        GLC,
+        "transition matrix",
+        "T̂ from a first network's predictions on clean rows, then a second one trained through it",
+        stages=2,
+        schedule=Schedule(150),
+    ),
+    "glc-oracle": Entry(
+        GLC,
+        "transition matrix",
+        "GLC with the true T, without its first network",
+        true_transition=True,
+        options={"oracle": True},
+        schedule=Schedule(75),  # GLC's second stage alone
+    ),
+    "mloc": Entry(
+        MLoC,
+        "transition matrix",
+        "T learned by looking ahead, after a warm-up with cross-entropy",
+        stages=2,
+        backprops=3,
+        schedule=Schedule(150),
+    ),
     "l2rw": Entry(
         L2RW,
         "re-weighting",
         "weights for one update, by what a step along each row's gradient does to clean rows",
         backprops=3,
         schedule=Schedule(80, (40, 60)),
+    ),
+    "mlac": Entry(
+        MLaC,
+        "label correction",
+        "soft labels from a network of features and given label, learned by looking ahead",
+        networks=2,
+        backprops=3,
+        schedule=Schedule(120, (80, 100)),
+    ),
+    "mslc": Entry(
+        MSLC,
+        "label correction",
+        "soft labels mixed of given label, earlier ones and prediction, in shares learned by looking ahead",
+        stages=2,
+        networks=3,
+        backprops=3,
+        schedule=Schedule(120, (81, 101)),
+    ),
+    "mslc-no-lc": Entry(
+        MSLC,
+        "re-weighting",
+        "MSLC without label correction: the given labels, weighed",
+        stages=2,
+        networks=2,
+        backprops=3,
+        options={"correct": False},
+        schedule=Schedule(120, (81, 101)),
     ),
     "mw-net": Entry(
         MWNet,

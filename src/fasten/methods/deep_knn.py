@@ -1,0 +1,123 @@
+"""Deep kNN: a filter for noisy labels by the nearest neighbours in the space of logits.
+
+Bahri, Jiang, Gupta, ICML 2020. A preliminary network is trained on the clean rows alone, and another on all rows; the
+one that does better on held-out clean rows maps all rows to logits. A noisy row is kept where most of its k nearest
+neighbours have its label. A new network is trained on the clean rows and those kept.
+
+No code was released. As the FasTEN paper has it: the clean preliminary network sees all clean rows, the validation rows
+choose between the two and the better one is used as it is (the original splits the clean rows 70/30 to choose and then
+trains once more), and every network has Adam at 1e-3. Both papers are silent on the rest, chosen here: logits without
+augmentation, of each network's best epoch; neighbours among noisy and clean rows, with the labels that they came with,
+and never the row itself; a row's own label wins a tie, and so does the network of all rows, which also decides where
+there are no validation rows; Adam without weight decay. Dropped rows stay in their batches with weight 0, for the sake
+of fixed shapes: an epoch has as many updates as before, batches count fewer rows, batch norm sees the dropped ones too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, Examples, Optim, Predict, Recipe, Stage
+from fasten.nets import OneHead
+from fasten.ops.means import weighted_mean
+from fasten.ops.neighbours import vote
+
+
+def default_neighbours(num_rows: int) -> int:
+    """k for so many rows: 500 for CIFAR's 45,000, in proportion where there are fewer, but at least 10.
+
+    >>> [default_neighbours(rows) for rows in (1_000_000, 45_000, 1_297, 75)]
+    [500, 500, 14, 10]
+    """
+    return min(500, max(10, round(num_rows / 90)))
+
+
+class DeepKNN(nn.Module):
+    """Two preliminary classifiers, a vote of neighbours by the better one, and a classifier on what is left.
+
+    `neighbours`: k, by default as `default_neighbours` says; `adam_rate` and `adam_decay`: the rate and the weight
+    decay of all three trainings, which do not follow the recipe's.
+    """
+
+    keep: Tensor
+    clean_hits: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        neighbours: int | None = None,
+        adam_rate: float = 1e-3,
+        adam_decay: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if neighbours is not None and neighbours < 1:
+            raise ValueError(f"neighbours must be at least 1, got {neighbours}; leave it away to go by the rows")
+        if adam_rate <= 0:
+            raise ValueError(f"adam_rate must be above 0, got {adam_rate}; the paper has 0.001")
+        if adam_decay < 0:
+            raise ValueError(f"adam_decay must be at least 0, got {adam_decay}; 0 is none")
+        self.net = OneHead(backbone, num_classes)
+        self.num_classes, self.neighbours = num_classes, neighbours
+        self.adam_rate, self.adam_decay = adam_rate, adam_decay
+        self.register_buffer("keep", torch.ones(len(labels)))  # 1 or 0: what the filter says of each noisy row
+        self.register_buffer("clean_hits", torch.zeros((), dtype=torch.int64))  # of the clean network, on validation
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        clean, both = {"clean": Draw("clean", recipe.batch_size)}, {"both": Draw("both", recipe.batch_size)}
+        optim: dict[nn.Module, Optim] = {self.net: Optim(self.adam_rate, weight_decay=self.adam_decay, kind="adam")}
+        first, second, third = (max(1, (recipe.epochs + more) // 3) for more in range(3))
+        return [
+            Stage("clean", self.step_all, clean, optim, first),
+            Stage("union", self.step_all, both, optim, second, prepare=self.remember_clean, start="initial"),
+            Stage("filtered", self.step_kept, both, optim, third, prepare=self.choose, start="initial"),
+        ]
+
+    def remember_clean(self, predict: Predict) -> None:
+        """What the network of the clean rows would keep, and how good it is."""
+        self.clean_hits.copy_(self._hits(predict))
+        self.keep.copy_(self._agrees(predict))
+
+    def choose(self, predict: Predict) -> None:
+        """The filter of the network of all rows, unless that of the clean rows is better."""
+        better = self._hits(predict) >= self.clean_hits
+        self.keep.copy_(torch.where(better, self._agrees(predict), self.keep))
+
+    def _hits(self, predict: Predict) -> Tensor:
+        logits, labels = predict("valid", self.logits)
+        return (logits.argmax(1) == labels).sum()
+
+    def _agrees(self, predict: Predict) -> Tensor:
+        """1 for each noisy row whose label no other outvotes among its neighbours, else 0."""
+        logits, labels = predict("both", self.logits)
+        noisy = torch.arange(len(self.keep), device=logits.device)  # of both, they come first
+        k = self.neighbours or default_neighbours(len(logits))
+        votes = vote(logits, labels, noisy, k=k, num_classes=self.num_classes)  # (n, N)
+        own = votes.gather(1, labels[noisy, None]).squeeze(1)
+        return (own == votes.amax(1)).to(self.keep.dtype)
+
+    def step_all(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        (rows,) = batch.draws.values()
+        yield self.net, self._loss(rows, rows.weight)
+
+    def step_kept(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        rows = batch["both"]
+        last = len(self.keep) - 1  # clean rows count on after the noisy ones, and are all kept
+        kept = torch.where(rows.index > last, 1, self.keep[rows.index.clamp(max=last)])
+        yield self.net, self._loss(rows, rows.weight * kept)
+
+    def _loss(self, rows: Examples, weight: Tensor) -> Tensor:
+        return weighted_mean(F.cross_entropy(self.logits(rows.x), rows.y, reduction="none"), weight)
+
+    def logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)[0]
+        return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.logits(x), 1)

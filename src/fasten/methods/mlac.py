@@ -1,0 +1,121 @@
+"""MLaC: meta label correction for noisy label learning (its authors write MLC).
+
+Zheng, Awadallah, Dumais, AAAI 2021. A correction network maps a row's features and its given label to a soft label,
+and the classifier is trained on those, and on clean rows as they are. The network is learned by looking ahead: the
+classifier's step as it will be taken, the loss of other clean rows from there, one step of the network along its
+gradient. The classifier's own step is the one that was looked at: with the soft labels from before that.
+
+Letters: θ are the classifier's weights, ω the correction network's, h features, z logits, q the soft label; of a clean
+batch, g is the first half, for the meta-loss, and c the second, to train on; F is the inner gradient. Left out is the
+discounted sum of meta-gradients over several updates (five for the paper's Clothing1M): ω moves with every update.
+Differs: the clean set is the run's own, and no clean row is among the noisy ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, Examples, Optim, Recipe, Stage
+from fasten.nets import OpenHead
+from fasten.nets.corrector import Corrector
+from fasten.ops.lookahead import Outputs, Route, look_ahead, with_gradient
+from fasten.ops.means import weighted_mean
+from fasten.ops.perturb import perturb_soft_labels
+
+
+class MLaC(nn.Module):
+    """Soft labels from a network that is learned with the classifier.
+
+    `clean_batch`: clean rows per update, both halves, by default as many as noisy ones; `meta_rate`: of the correction
+    network's Adam; `embedding` and `hidden`: its sizes; `skip`: it may keep a part of the given label, as the authors
+    advise for Clothing1M; `perturbation` replaces that share of the soft labels by uniform ones (FasTEN's test of
+    robustness); `route`: how to find the meta-gradient.
+    """
+
+    soft_labels: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        clean_batch: int | None = None,
+        meta_rate: float = 3e-4,
+        embedding: int = 128,
+        hidden: int = 128,
+        skip: bool = False,
+        perturbation: float = 0.0,
+        route: Route = "tangent",
+    ) -> None:
+        super().__init__()
+        if clean_batch is not None and clean_batch < 2:
+            raise ValueError(f"clean_batch must be at least 2, a row for each half, got {clean_batch}; try 100")
+        if meta_rate < 0:
+            raise ValueError(f"meta_rate must be >= 0, got {meta_rate}; the authors have 3e-4")
+        if embedding < 1 or hidden < 1:
+            raise ValueError(f"embedding and hidden must be at least 1, got {embedding} and {hidden}; try 128")
+        if not 0 <= perturbation <= 1:
+            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}; write 20% as 0.2")
+        self.net = OpenHead(backbone, num_classes)
+        sizes = {"embedding": embedding, "hidden": hidden}
+        self.corrector = Corrector(self.net.num_features, num_classes, **sizes, skip=skip)
+        self.clean_batch, self.meta_rate, self.perturbation, self.route = clean_batch, meta_rate, perturbation, route
+        self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).float())  # q at the last visit
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        clean = Draw("clean", self.clean_batch or max(2, recipe.batch_size), "random")
+        draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
+        sgd = recipe.sgd()
+        optim = {self.corrector: Optim(self.meta_rate, kind="adam", amsgrad=True), self.net: sgd}
+        return [Stage("train", partial(self.step, sgd=sgd), draws, optim, recipe.epochs)]
+
+    def step(self, batch: Batch, sgd: Optim) -> Iterator[tuple[nn.Module, Tensor]]:
+        noisy = batch["noisy"]
+        g, c = _halves(batch["clean"])
+
+        def correct(outputs: Outputs) -> Tensor:
+            (_, h), _ = outputs
+            return perturb_soft_labels(self.corrector(h.detach(), noisy.y), noisy.coin, self.perturbation)  # (B, N)
+
+        def inner(outputs: Outputs) -> Tensor:
+            (z, _), (z_c, _) = outputs
+            soft = F.cross_entropy(z, correct(outputs), reduction="none")
+            plain = F.cross_entropy(z_c, c.y, reduction="none")
+            return weighted_mean(torch.cat([soft, plain]), torch.cat([noisy.weight, c.weight]))
+
+        # Differs: in the authors' code all four passes move batch norm's running averages, the virtual one too, and a
+        # fifth in every epoch's first update; here those of the noisy rows and of c do, once each. The authors' second
+        # derivative is taken with some weights already at θ′, up to 2e-3 off on a small network; this one is exact.
+        rate, weights = batch.rates[self.net], list(self.net.parameters())
+        start = _coasting(weights, batch.velocities[self.net], rate, sgd)
+        ahead = look_ahead(self.net, [noisy.x, c.x], inner, g, rate=rate, start=start, route=self.route)
+        with torch.no_grad():
+            loss, q = inner(ahead.outputs), correct(ahead.outputs)
+        yield self.corrector, ahead.loss
+        yield self.net, with_gradient(loss, weights, ahead.grads)  # F, by the ω that it was looked at with
+        q = torch.where(noisy.weight[:, None] > 0, q.to(self.soft_labels.dtype), self.soft_labels[noisy.index])
+        self.soft_labels.index_copy_(0, noisy.index, q)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits, _ = self.net(x)
+        return torch.softmax(logits, 1)
+
+
+def _halves(rows: Examples) -> tuple[Examples, Examples]:
+    half = len(rows.y) // 2
+    first, second = ({k: t[part] for k, t in vars(rows).items()} for part in (slice(half), slice(half, None)))
+    return Examples(**first), Examples(**second)
+
+
+def _coasting(weights: Sequence[Tensor], velocities: Sequence[Tensor], rate: Tensor, sgd: Optim) -> list[Tensor]:
+    """Where momentum and decay alone would take the weights: the step is θ′ = this − rate · F."""
+    keep, push = (1 - rate * sgd.weight_decay).to(weights[0].dtype), (rate * sgd.momentum).to(weights[0].dtype)
+    with torch.no_grad():
+        kept, pushed = torch._foreach_mul(list(weights), keep), torch._foreach_mul(list(velocities), push)
+        return list(torch._foreach_sub(kept, pushed))

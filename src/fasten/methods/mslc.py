@@ -1,0 +1,149 @@
+"""MSLC: meta soft label corrector.
+
+Wu, Shu, Xie, Zhao, Meng: Learning to Purify Noisy Labels via Meta Soft Label Corrector, AAAI 2021. A row's target is a
+mixture of its given label, its soft label so far and the current prediction. Two tiny networks say how much of each,
+from the row's losses against the first two; they learn by looking ahead, as in MW-Net. The mixture is the row's next
+soft label; the first one is the mean of the predictions in the last epochs of a warm-up by plain cross-entropy.
+
+Letters: ȳ is the given label, s the soft label so far, z the logits, p their softmax, α and β what the two networks
+say. Shares of the mixture: α of ȳ, (1−α)β of s, (1−α)(1−β) of p.
+Follows the authors' code, but no clean row is among the noisy ones, and the warm-up takes 80 of 120 epochs as in the
+FasTEN paper, not 79. A running mean stands for the code's ring of predictions, and a new soft label is written at once,
+not at the epoch's end: the same numbers, since a pass visits each row once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasten.contract import Batch, Draw, Examples, Optim, Recipe, Stage
+from fasten.nets import OneHead
+from fasten.nets.weigher import Weigher
+from fasten.ops.lookahead import Outputs, Route, look_ahead
+from fasten.ops.means import weighted_mean
+from fasten.ops.perturb import perturb_soft_labels
+
+
+class MSLC(nn.Module):
+    """Soft labels, mixed anew at each visit by two networks that learn from clean rows.
+
+    `warm_up`: share of the epochs before the mixing starts; `history`: how many of their last give the first soft
+    label; `virtual_rate`: of the virtual step, in rates of the real one; `meta_rate`: of the mixers' Adam; `correct`:
+    if not, ȳ alone is weighed, by α, and the next two do nothing; `soft_targets`: s and p enter the loss as they are,
+    not as their most probable class; `perturbation` replaces that share of the new soft labels by uniform classes;
+    `clean_batch`: clean rows per update, by default as many as noisy ones; `route`: how to find the meta-gradient.
+    """
+
+    soft_labels: Tensor
+    visits: Tensor
+    weights: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        labels: Tensor,
+        *,
+        num_classes: int,
+        warm_up: float = 2 / 3,
+        history: int = 10,
+        virtual_rate: float = 10.0,
+        meta_rate: float = 1e-3,
+        correct: bool = True,
+        soft_targets: bool = False,
+        perturbation: float = 0.0,
+        clean_batch: int | None = None,
+        route: Route = "tangent",
+    ) -> None:
+        super().__init__()
+        if not 0 < warm_up < 1:
+            raise ValueError(f"warm_up must be a share of the epochs in (0, 1), got {warm_up}; write 60% as 0.6")
+        if history < 1 or virtual_rate <= 0:
+            raise ValueError(f"history must be >= 1 and virtual_rate > 0, got {history} and {virtual_rate}")
+        if not 0 <= perturbation <= 1:
+            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}; write 40% as 0.4")
+        self.net = OneHead(backbone, num_classes)
+        self.mixers = nn.ModuleDict({name: Weigher() for name in (("alpha", "beta") if correct else ("alpha",))})
+        self.num_classes, self.warm_up, self.history = num_classes, warm_up, history
+        self.virtual_rate, self.meta_rate, self.clean_batch, self.route = virtual_rate, meta_rate, clean_batch, route
+        self.soft_targets, self.correct, self.perturbation = soft_targets, correct, perturbation
+        self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).to(torch.get_default_dtype()))
+        self.register_buffer("visits", torch.zeros(len(labels), dtype=torch.int32))  # of each row in the warm-up
+        self.register_buffer("weights", torch.ones(len(labels)))  # α of each row at its last visit after that
+
+    def plan(self, recipe: Recipe) -> list[Stage]:
+        warm_up = max(1, min(round(self.warm_up * recipe.epochs), recipe.epochs - 1))
+        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
+        late = replace(recipe, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
+        optim = {self.mixers: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: late.sgd()}
+        first = partial(self.warm_up_step, since=max(0, warm_up - self.history) if self.correct else warm_up)
+        return [
+            Stage("warm-up", first, {"noisy": draws["noisy"]}, {self.net: recipe.sgd()}, warm_up),
+            Stage("meta", self.step, draws, optim, max(1, recipe.epochs - warm_up), go_on=True),
+        ]
+
+    def warm_up_step(self, batch: Batch, since: int) -> Iterator[tuple[nn.Module, Tensor]]:
+        """Plain cross-entropy; s becomes the mean of a row's predictions, without those of its first `since` visits."""
+        noisy = batch["noisy"]
+        (z,) = self.net(noisy.x)
+        yield self.net, weighted_mean(F.cross_entropy(z, noisy.y, reduction="none"), noisy.weight)
+        s, visits = self.soft_labels[noisy.index], self.visits[noisy.index] + 1
+        counted = (visits - since)[:, None]  # predictions in the mean, this one included
+        mean = s + (z.detach().softmax(1) - s) / counted.clamp(min=1)
+        _write(self.soft_labels, noisy, torch.where(counted > 0, mean, s))
+        _write(self.visits, noisy, visits)
+
+    def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+        noisy, clean, rate = batch["noisy"], batch["clean"], self.virtual_rate * batch.rates[self.net]
+        s = self.soft_labels[noisy.index]  # (B, N), as the previous visit left it
+
+        def losses(z: Tensor) -> Tensor:
+            """Against ȳ, s and p, (B, 3); without correction against ȳ alone, (B, 1)."""
+            # Differs: in the paper's loss s and p are soft; the code, and this, take their most probable class.
+            others = [s, z.detach().softmax(1)] if self.soft_targets else [s.argmax(1), z.argmax(1)]
+            targets = [noisy.y, *others] if self.correct else [noisy.y]
+            return torch.stack([F.cross_entropy(z, target, reduction="none") for target in targets], 1)
+
+        def inner(outputs: Outputs) -> Tensor:
+            nll = losses(outputs[0][0])
+            return weighted_mean((self._shares(nll.detach()) * nll).sum(1), noisy.weight)
+
+        ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)
+        yield self.mixers, ahead.loss
+
+        z = ahead.outputs[0][0]
+        nll = losses(z)
+        with torch.no_grad():
+            shares = self._shares(nll)  # by the new networks
+        yield self.net, weighted_mean((shares * nll).sum(1), noisy.weight)
+
+        _write(self.weights, noisy, shares[:, 0])
+        if self.correct:
+            given = F.one_hot(noisy.y, self.num_classes).to(s.dtype)
+            parts = torch.stack([given, s, z.detach().softmax(1)], 1)  # (B, 3, N)
+            mixture = (shares[:, :, None] * parts).sum(1)  # of soft s and p, whatever the loss has
+            _write(self.soft_labels, noisy, perturb_soft_labels(mixture, noisy.coin, self.perturbation))
+
+    def _shares(self, nll: Tensor) -> Tensor:
+        """Of ȳ, s and p in the mixture, from a row's losses against them."""
+        alpha: Tensor = self.mixers["alpha"](nll[:, 0])
+        if not self.correct:
+            return alpha[:, None]  # Differs: no paper says what "without correction" is here; α CE(z, ȳ) is our reading
+        beta = self.mixers["beta"](nll[:, 1])
+        return torch.stack([alpha, (1 - alpha) * beta, (1 - alpha) * (1 - beta)], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (logits,) = self.net(x)
+        return torch.softmax(logits, 1)
+
+
+def _write(buffer: Tensor, noisy: Examples, rows: Tensor) -> None:
+    """The rows of a batch, but for those that only fill it."""
+    counts = (noisy.weight > 0).view(-1, *[1] * (rows.ndim - 1))
+    buffer.index_copy_(0, noisy.index, torch.where(counts, rows.to(buffer.dtype), buffer[noisy.index]))
