@@ -15,13 +15,14 @@ ROOT = Path(fasten.__file__).parent
 # In the direction of the data; a file imports only from those above it. `x.*` are the other files of a package: they
 # stand before the package itself, and may import each other where that makes no circle.
 ORDER = [
-    *("files", "suggest", "streams"),
+    *("files", "suggest", "streams", "statistics"),
     *("data", "data.source", "data.pickles", "data.download"),
     *("data.digits", "data.cifar", "data.cifarn", "data.noise", "data.splits", "data.synthetic", "data.task"),
     *("contract", "augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "machine", "capture", "engine", "evaluate"),
     *("datasets", "options", "records", "report.*", "report", "checkpoint", "training", "inference", "bench", "theory"),
+    "compare",
     *("", "arguments", "console", "cli", "__main__"),  # "" is the package's own face
 ]
 

@@ -16,7 +16,6 @@ from fasten.metrics import (
     chi_square,
     counted_transition,
     detection_scores,
-    interval95,
     mean_diagonal,
     nll,
     relabel_scores,
@@ -28,7 +27,6 @@ from reference.metrics import (
     ref_auroc,
     ref_chi_square,
     ref_counted_transition,
-    ref_interval95,
     ref_nll,
 )
 
@@ -232,15 +230,3 @@ def test_without_wrong_rows_their_scores_are_none():
     assert (got["accuracy_wrong"], got["nll_wrong"]) == (None, None)
     assert got["accuracy"] == accuracy(probs, truth)
     assert detection_scores(probs[:, 0], truth, truth) == {"auroc": None, "auprc": None}
-
-
-@pytest.mark.parametrize("num_values", [2, 3, 5, 10])
-def test_interval_matches_the_reference(num_values):
-    values = np.random.default_rng(num_values).random(num_values)
-    assert interval95(values) == pytest.approx(ref_interval95(values), rel=1e-8)
-    assert interval95(values.tolist()) == interval95(values)
-
-
-@pytest.mark.parametrize("values", [[], [0.8]])
-def test_fewer_than_two_values_have_no_interval(values):
-    assert interval95(values) is None

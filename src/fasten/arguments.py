@@ -61,8 +61,32 @@ def switch(flag: str, about: str) -> Any:
     return typer.Option(flag, help=about)
 
 
+def text(flag: str, metavar: str, about: str) -> Any:
+    """An option that takes a text of some form."""
+    return typer.Option(flag, metavar=metavar, help=about)
+
+
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A known data set; `fasten datasets` lists them.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", parser=read_folder)]
+Noise = Annotated[
+    str,
+    text(
+        "--noise",
+        "KIND",
+        "Noise to inject: none, symmetric:R, symmetric-exclusive:R, asymmetric:R, pair:R or matrix:FILE; the rate R is "
+        "in [0, 1).",
+    ),
+]
+Epochs = Annotated[int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")]
+Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe; may be repeated.")]
+SetOfSeveral = Annotated[
+    list[str] | None,
+    text("--set", "KEY=VALUE", "A field of the recipe, or METHOD.KEY=VALUE for one method; may be repeated."),
+]
+Methods = Annotated[
+    str, text("--methods", "NAMES", "With commas between them, or `all`; the first is held against the others.")
+]
+Seeds = Annotated[str, text("--seeds", "SEEDS", "How many, from 0 on, or a list: 5,6,7.")]
 Json = Annotated[bool, switch("--json", "Print JSON, for machines.")]
 Root = Annotated[Path, place("--root", "Where the data set's files lie.", envvar="FASTEN_DATA")]
 OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie, if not where the run found them.")]

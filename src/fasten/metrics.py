@@ -4,12 +4,10 @@ N is the number of classes. `given` is the label a row came with, `truth` the hi
 nobody knows it: such rows are left out. T[i, j] = P(given = j | true = i), T̂ (`T_hat`) is an estimate of it.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
@@ -139,18 +137,6 @@ def detection_scores(score: Floats | Ints, truth: Ints | None, given: Ints) -> S
     known = truth >= 0
     score, wrong = score[known], (given != truth)[known]
     return {"auroc": auroc(score, wrong), "auprc": auprc(score, wrong)}
-
-
-def interval95(values: Sequence[float] | Floats) -> float | None:
-    """Half-width of Student's 95% interval of the mean; None for fewer than two values.
-
-    >>> round(interval95([0.79, 0.80, 0.81]), 4)
-    0.0248
-    """
-    n = len(values)
-    if n < 2:
-        return None
-    return float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1, dtype=np.float64) / np.sqrt(n))
 
 
 def _predictions(probs_or_pred: Floats | Ints) -> Ints:

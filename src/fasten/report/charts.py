@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -27,6 +27,7 @@ LIGHT_TEXT = 0.62  # shade from which text on a cell changes colour
 SHADES = 24  # colours of a large matrix: one path each
 MAX_STAGES = 6  # more stages than this alternate: their borders would hide the curves
 MIN_LOG_RATIO = 20.0  # curves that span less are read better on a linear axis
+DOT_ROW = 30  # height of a line of a dot plot
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Series:
 
     name: str
     values: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One line of a dot plot: a mean, half the width of its interval, and the shares that it is the mean of."""
+
+    name: str
+    mean: float | None
+    half: float | None
+    values: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -231,6 +242,50 @@ def _spots(across: Axis, x: Sequence[float], series: Sequence[Series], unit: Uni
         width = _c(edges[i + 1] - edges[i])
         parts.append(spot.format(_c(edges[i]), TOP, width, HEIGHT - BOTTOM - TOP, f"{where}: {'; '.join(read)}"))
     return Markup("").join(parts)
+
+
+def dot_plot(label: str, dots: Sequence[Dot]) -> Markup:
+    """Shares side by side, a line each, or nothing where none is known; an interval ends where shares do.
+
+    >>> dot_plot("Accuracy", [Dot("fasten", None, None)])
+    Markup('')
+    """
+    known = [v for dot in dots if dot.mean is not None for v in (*_ends(dot.mean, dot.half), *dot.values)]
+    if not known:
+        return Markup("")
+    left, bottom = 16 + 7.4 * max(len(dot.name) for dot in dots), 8 + DOT_ROW * len(dots)
+    across = replace(value_axis(known, "percent", False), start=left + 8, end=WIDTH - RIGHT - 8.0)
+    rule = Markup('<path d="M{} 8V{}"/>')
+    rules = Markup("").join(rule.format(_c(across.at(t)), bottom) for t in across.ticks)
+    text = Markup('<text x="{}" y="{}">{}</text>')
+    ticks = Markup("").join(text.format(_c(across.at(t)), bottom + 17, _tick("percent", t)) for t in across.ticks)
+    middles = [8 + DOT_ROW * (i + 0.5) for i in range(len(dots))]
+    names = Markup("").join(text.format(_c(left), _c(y + 4), d.name) for d, y in zip(dots, middles, strict=True))
+    frame = '<g class="grid">{}</g><g class="ticks mid">{}</g><g class="ticks end">{}</g>'
+    lines = [_dot_line(across, dot, y) for dot, y in zip(dots, middles, strict=True)]
+    return _svg(label, WIDTH, bottom + 24, [Markup(frame).format(rules, ticks, names), *lines])
+
+
+def _ends(mean: float, half: float | None) -> tuple[float, float]:
+    return max(0.0, mean - (half or 0.0)), min(1.0, mean + (half or 0.0))
+
+
+def _dot_line(across: Axis, dot: Dot, y: float) -> Markup:
+    if dot.mean is None:
+        return Markup("")
+    low, high = (_c(across.at(end)) for end in _ends(dot.mean, dot.half))
+    interval = "" if dot.half is None else f" ± {100 * dot.half:.1f}"
+    seeds = Markup("").join(
+        Markup('<circle class="dot s1" cx="{}" cy="{}" r="2.2"/>').format(_c(across.at(v)), _c(y)) for v in dot.values
+    )
+    return Markup(
+        '<path class="line s0" d="M{low} {y}H{high}"/><circle class="dot s0" cx="{at}" cy="{y}" r="5"/>{seeds}'
+        '<rect class="spot" x="0" y="{top}" width="{width}" height="{row}"><title>{title}</title></rect>'
+    ).format(
+        **{"low": low, "high": high, "y": _c(y), "at": _c(across.at(dot.mean)), "seeds": seeds},
+        **{"top": _c(y - DOT_ROW / 2), "width": WIDTH, "row": DOT_ROW},
+        title=f"{dot.name}: {percent(dot.mean)}{interval}",
+    )
 
 
 def shade(value: float) -> float:

@@ -1,0 +1,378 @@
+"""Methods against each other on the same data: runs in one folder -> one table, with intervals and paired tests.
+
+A run is what `train` makes of it, in a folder of its own. What lies in the folders is what is known: the same command
+goes on where it stopped, and one with more methods or seeds adds to what is there.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import torch
+
+from fasten.contract import Recipe
+from fasten.data.task import Task
+from fasten.datasets import check_noise, find_dataset, load_task
+from fasten.files import write_text
+from fasten.machine import choose_machine
+from fasten.methods import METHODS, Entry
+from fasten.options import apply_settings, find_method, option_types
+from fasten.records import Record, Run, read_record
+from fasten.report.comparison import csv_text, markdown, render
+from fasten.statistics import LEVEL, estimate, holm, paired_difference
+from fasten.suggest import nearest
+from fasten.training import Settings, build_method, check_folder, plan_of, resume, train
+
+SCHEMA = 1
+DEFAULT_METHODS = "fasten,fasten-no-lc,naive-oversampling,cross-entropy,clean-only"
+MOST_SEEDS = 1000  # a larger number is a seed, and not how many
+FIXED = ("dataset", "noise", "labels", "epochs", "settings")  # what all runs of one table share
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A comparison as the command line gives it."""
+
+    dataset: str
+    noise: str = "none"
+    methods: str = DEFAULT_METHODS
+    seeds: str = "3"
+    epochs: int | None = None
+    settings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs, seed by seed, and what they share; the first method is held against each of the others."""
+
+    dataset: str
+    noise: str
+    labels: str
+    epochs: int | None
+    settings: Mapping[str, Any]  # fields of the recipe, for all methods
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    runs: Sequence[Run]
+
+    def to_json(self) -> dict[str, Any]:
+        values = {key: getattr(self, key) for key in (*FIXED, "methods", "seeds")}
+        values["options"] = {run.method: dict(run.options) for run in self.runs if run.options}
+        return dict(_plain(values | {"reference": self.methods[0]}))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of one run."""
+
+    method: str
+    seed: int
+    state: Literal["finished", "failed", "open"]
+    test_accuracy: float | None = None  # at the selected epoch
+    valid_accuracy: float | None = None
+    train_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    device: str | None = None
+    error: str | None = None  # why it failed
+
+
+Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the number of all, whether it was there before
+
+
+def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
+    """The comparison, after every check that takes no training; nothing is written."""
+    check_noise(request.dataset, request.noise)
+    choose_machine(settings.device)
+    seeds, names = read_seeds(request.seeds), read_methods(request.methods)
+    load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], settings.place))
+    if request.methods == "all":
+        names = [name for name in names if _allows(load(), METHODS[name])]
+    comparison = _plan(request, names, seeds, settings.place.label_set)
+    check_out(comparison, out)
+    missing = {run.method for run in comparison.runs if _record(out, run) is None}
+    for run in comparison.runs[: len(names)]:
+        if run.method in missing:  # what a method cannot do is said before the first run
+            plan_of(build_method(run, load()), run.recipe)
+    return comparison
+
+
+def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], labels: str) -> Comparison:
+    data, noise, epochs = request.dataset, request.noise, request.epochs
+    recipe, (shared, own) = find_dataset(data).recipe, divide_settings(request.settings, methods)
+    chosen = {name: apply_settings(name, recipe, [*shared, *own[name]], epochs) for name in methods}
+    runs = [Run(data, noise, name, *chosen[name], seed) for seed in seeds for name in methods]
+    fields = {key: getattr(runs[0].recipe, key) for key in (text.partition("=")[0] for text in shared)}
+    return Comparison(data, noise, labels, epochs, fields, methods, seeds, runs)
+
+
+def compare(comparison: Comparison, out: Path, settings: Settings, done: Done = lambda *run: None) -> Summary:
+    """Carry out the runs that are missing or unfinished; the tables are written anew after each."""
+    failed = _failures(out)
+    outcomes = [_outcome(run, _record(out, run), failed.get(folder_name(run))) for run in comparison.runs]
+    out.mkdir(parents=True, exist_ok=True)
+    summary = _write(out, comparison, outcomes)
+    for i, run in enumerate(comparison.runs):
+        was_there = outcomes[i].state != "open"
+        if not was_there:
+            outcomes[i] = _carry_out(run, out / folder_name(run), settings)
+            summary = _write(out, comparison, outcomes)
+        done(outcomes[i], i + 1, len(outcomes), was_there)
+    if all(outcome.state == "failed" for outcome in outcomes):
+        first = outcomes[0]
+        raise ValueError(f"none of the runs finished; {first.method}, seed {first.seed}: {first.error}")
+    return summary
+
+
+def _carry_out(run: Run, folder: Path, settings: Settings) -> Outcome:
+    """A run that cannot go on, as one that diverges, does not stop the others."""
+    _forget_memory(settings.device)
+    try:
+        there = (folder / "record.json").exists()
+        return _outcome(run, resume(folder, settings) if there else train(run, folder, settings))
+    except ValueError as error:
+        return _outcome(run, None, " ".join(str(error).split()) or type(error).__name__)
+
+
+def _forget_memory(device: str) -> None:
+    """Of the runs before: a record gives the peak of its own run."""
+    chosen = choose_machine(device).device
+    gc.collect()
+    if chosen.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(chosen)
+
+
+def _outcome(run: Run, record: Record | None, error: str | None = None) -> Outcome:
+    if record is None or record["result"] is None:
+        return Outcome(run.method, run.seed, "failed" if error else "open", error=error)
+    keys = ("test_accuracy", "valid_accuracy", "train_seconds", "peak_memory_bytes")
+    values = {key: record["result"][key] for key in keys}
+    return Outcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
+
+
+def read_seeds(text: str) -> list[int]:
+    """A number of seeds, or the seeds themselves with commas between them.
+
+    >>> read_seeds("3"), read_seeds("5,6"), read_seeds("5,")
+    ([0, 1, 2], [5, 6], [5])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    several = len(parts) > 1
+    if not all(part.isdecimal() or (several and not part) for part in parts) or not any(parts):
+        raise ValueError(f"--seeds takes a number of seeds, or seeds with commas between them, got {text!r}")
+    numbers = [int(part) for part in parts if part]
+    if several:
+        return _once("--seeds", numbers)
+    if not 1 <= numbers[0] <= MOST_SEEDS:
+        cure = f"the seed {numbers[0]} itself is written with a comma behind it, --seeds {numbers[0]},"
+        raise ValueError(f"--seeds takes a number of seeds from 1 to {MOST_SEEDS}, got {numbers[0]}; {cure}")
+    return list(range(numbers[0]))
+
+
+def read_methods(text: str) -> list[str]:
+    """`all`, or known names with commas between them."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text == "all":
+        return list(METHODS)
+    if not names:
+        raise ValueError(f"--methods takes names with commas between them, got {text!r}; `fasten methods` lists them")
+    for name in names:
+        find_method(name)
+    return _once("--methods", names)
+
+
+def _once(flag: str, values: list[Any]) -> list[Any]:
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise ValueError(f"{flag} names {twice[0]} twice; give it once")
+    return values
+
+
+def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """`key=value` of the recipe, for all methods, and `METHOD.key=value`, for one.
+
+    >>> divide_settings(["rate=0.1", "fasten.threshold=0.9"], ["fasten", "cross-entropy"])
+    (['rate=0.1'], {'fasten': ['threshold=0.9'], 'cross-entropy': []})
+    """
+    shared: list[str] = []
+    own: dict[str, list[str]] = {name: [] for name in methods}
+    for text in settings:
+        key, sign, value = text.partition("=")
+        method, dot, option = key.partition(".")
+        if not sign:
+            raise ValueError(f"--set takes key=value or METHOD.key=value, got {text!r}; write for example rate=0.05")
+        if not dot:
+            _check_field(key, value, methods)
+            shared.append(text)
+            continue
+        find_method(method)
+        if method not in own:
+            raise ValueError(f"{key} is set, and {method} is not compared; add it to --methods or leave the setting")
+        own[method].append(f"{option}={value}")
+    return shared, own
+
+
+def _check_field(key: str, value: str, methods: Sequence[str]) -> None:
+    fields = get_type_hints(Recipe)
+    options = {name: option_types(METHODS[name]) for name in methods}
+    owners = [name for name in methods if key in options[name]]
+    if key not in fields and owners:
+        raise ValueError(f"{key} is an option of {', '.join(owners)}; write {owners[0]}.{key}={value}")
+    if key not in fields:
+        known = dict.fromkeys([*fields, *(option for found in options.values() for option in found)])
+        raise ValueError(f"unknown option {key!r}; {nearest(key, known)}")
+
+
+def _allows(task: Task, entry: Entry) -> bool:
+    """Whether the data have what a method needs."""
+    return (task.transition is not None or not entry.true_transition) and (len(task.clean) > 0 or not entry.clean_set)
+
+
+def folder_name(run: Run) -> str:
+    """Of a run, in the folder of the comparison."""
+    return f"{run.method}-seed{run.seed}"
+
+
+def check_out(comparison: Comparison, out: Path) -> None:
+    """Refuse a folder that holds something else, or the same with other settings."""
+    for folder in (out, *out.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; --out takes a new folder, or that of a comparison")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    before, now = _read(out)["comparison"], comparison.to_json()
+    for key in FIXED:
+        if before.get(key) != now[key]:
+            there, here = (json.dumps(values.get(key)) for values in (before, now))
+            raise ValueError(f"{out} holds a comparison with {key} {there}, not {here}; choose another --out")
+    for run in comparison.runs:
+        record = _record(out, run)
+        if record is None:
+            check_folder(out / folder_name(run))
+        elif record["run"] != _plain(run.to_json()):
+            raise ValueError(f"{out / folder_name(run)} holds a run with other options; choose another --out")
+
+
+def _read(out: Path) -> Summary:
+    path = out / "compare.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        sound = found["schema"] == SCHEMA and isinstance(found["comparison"], dict)
+        sound = sound and all({"folder", "state", "error"} <= run.keys() for run in found["runs"])
+    except FileNotFoundError:
+        raise ValueError(f"{out} is not empty and holds no comparison; choose another --out") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{path} is damaged or of another version; choose another --out")
+    return dict(found)
+
+
+def _failures(out: Path) -> dict[str, str]:
+    """Runs that failed before, and why; one whose folder was removed is tried again."""
+    runs = _read(out)["runs"] if (out / "compare.json").exists() else []
+    return {run["folder"]: run["error"] for run in runs if run["state"] == "failed" and (out / run["folder"]).exists()}
+
+
+def _record(out: Path, run: Run) -> Record | None:
+    folder = out / folder_name(run)
+    return read_record(folder) if (folder / "record.json").exists() else None
+
+
+def _write(out: Path, comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
+    summary = summarise(comparison, outcomes)
+    write_text(out / "compare.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    for name, make in (("compare.csv", csv_text), ("compare.md", markdown), ("compare.html", render)):
+        write_text(out / name, make(summary))
+    return summary
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))
+
+
+def summarise(comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
+    """All numbers: `mean` and `ci95` are of fractions, `ci95` is half the width of the interval."""
+    finished = [outcome for outcome in outcomes if outcome.state == "finished"]
+    by = "test" if all(outcome.test_accuracy is not None for outcome in finished) else "valid"
+    found: dict[str, dict[int, float]] = {name: {} for name in comparison.methods}
+    for outcome in finished:
+        if (value := getattr(outcome, f"{by}_accuracy")) is not None:
+            found[outcome.method][outcome.seed] = value
+    lines = [_line(name, found[name], outcomes) for name in comparison.methods]
+    fastest = min((line["train_seconds"] for line in lines if line["train_seconds"]), default=None)
+    for line in lines:
+        line["time_ratio"] = line["train_seconds"] / fastest if fastest and line["train_seconds"] else None
+    return {
+        "schema": SCHEMA,
+        "comparison": comparison.to_json(),
+        "accuracy": by,
+        "methods": lines,
+        "differences": _differences(comparison.methods, found),
+        "runs": [{"folder": folder_name(r), **asdict(o)} for r, o in zip(comparison.runs, outcomes, strict=True)],
+        "notes": _notes(lines, outcomes, by),
+    }
+
+
+def _line(method: str, found: Mapping[int, float], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    mine = [outcome for outcome in outcomes if outcome.method == method]
+    seconds = [outcome.train_seconds for outcome in mine if outcome.train_seconds is not None]
+    memory = [outcome.peak_memory_bytes for outcome in mine if outcome.peak_memory_bytes is not None]
+    accuracy = {"method": method, **asdict(estimate(list(found.values())))}
+    return accuracy | {
+        "accuracies": {str(seed): value for seed, value in found.items()},
+        "failed": [outcome.seed for outcome in mine if outcome.state == "failed"],
+        "train_seconds": estimate(seconds).mean,
+        "peak_memory_bytes": max(memory, default=None),
+    }
+
+
+def _differences(methods: Sequence[str], found: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Of the first method and each other one, over the seeds that both have."""
+    first, *others = methods
+    rows = []
+    for other in others:
+        seeds = [seed for seed in found[first] if seed in found[other]]
+        difference = paired_difference([found[first][s] for s in seeds], [found[other][s] for s in seeds])
+        rows.append({"method": first, "against": other, **asdict(difference), "p_holm": None})
+    tested = [row for row in rows if row["p"] is not None]
+    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = adjusted
+    return [row | {"verdict": verdict(row["mean"], row["p_holm"])} for row in rows]
+
+
+def verdict(difference: float | None, p: float | None) -> str:
+    """A difference in words, p being Holm's.
+
+    >>> verdict(0.02, 0.01), verdict(-0.02, 0.01), verdict(0.02, 0.05)
+    ('better', 'worse', 'within the noise of the seeds')
+    """
+    if difference is None or p is None:
+        return "nothing can be said from fewer than two seeds"
+    if p >= LEVEL:
+        return "within the noise of the seeds"
+    return "better" if difference > 0 else "worse"
+
+
+def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], by: str) -> list[str]:
+    notes = [f"{o.method}, seed {o.seed}, failed and is not counted: {o.error}" for o in outcomes if o.error]
+    waiting = sum(outcome.state == "open" for outcome in outcomes)
+    if waiting:
+        notes.append(f"{waiting} of {len(outcomes)} runs are still to come; the same command goes on with them")
+    single = [line["method"] for line in lines if line["n"] == 1]
+    if single:
+        notes.append(f"one seed has no interval ({', '.join(single)}); two or more give one")
+    if by == "valid":
+        notes.append("there are no test rows: the accuracy is that of the validation rows, which also chose the epoch")
+    devices = sorted({outcome.device for outcome in outcomes if outcome.device})
+    if len(devices) > 1:
+        notes.append(f"the runs were made on several devices, so that their times differ: {'; '.join(devices)}")
+    return notes

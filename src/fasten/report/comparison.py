@@ -1,0 +1,164 @@
+"""A comparison's summary as tables: rows of text, CSV, Markdown and a page; same summary, same bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from fasten.report.charts import Dot, dot_plot, percent
+
+Summary = Mapping[str, Any]
+Table = tuple[list[str], list[list[str]]]
+
+ROWS = {"test": "test", "valid": "validation"}
+COLUMNS = ("method", "mean", "ci95", "n", "train_seconds", "time_ratio", "peak_memory_bytes")
+ABOUT_INTERVALS = "± is half of the 95% interval of the mean over the seeds (Student's t)."
+ABOUT_DIFFERENCES = (
+    "Differences are in points, seed by seed; p is that of a paired t test, corrected by Holm's method for the number "
+    "of comparisons: the verdict takes 0.05 for its limit."
+)
+
+
+def method_table(summary: Summary) -> Table:
+    """A line for each method."""
+    header = ["method", f"{ROWS[summary['accuracy']]} accuracy", "time", "memory", "seeds"]
+    rows = []
+    for line in summary["methods"]:
+        memory, ratio = line["peak_memory_bytes"], line["time_ratio"]
+        shown = [_share(line["mean"], line["ci95"]), "–" if ratio is None else f"{ratio:.2f}×"]
+        shown.append("–" if memory is None else f"{memory / 2**30:.2f} GiB")
+        failed = f", {len(line['failed'])} failed" if line["failed"] else ""
+        rows.append([line["method"], *shown, f"{line['n']}{failed}"])
+    return header, rows
+
+
+def difference_table(summary: Summary) -> Table:
+    """The first method against each other one."""
+    header = [f"{summary['comparison']['reference']} against", "difference", "p", "p (Holm)", "verdict"]
+    rows = [
+        [d["against"], _points(d["mean"], d["ci95"]), _p(d["p"]), _p(d["p_holm"]), d["verdict"]]
+        for d in summary["differences"]
+    ]
+    return header, rows
+
+
+def headline(summary: Summary) -> str:
+    """What was compared on what, in a line.
+
+    >>> what = {"dataset": "digits", "noise": "none", "seeds": [0, 1], "epochs": None, "settings": {}, "options": {}}
+    >>> headline({"comparison": what})
+    'digits, noise none, seeds 0, 1'
+    """
+    what = summary["comparison"]
+    settings = [f"{key}={_setting(value)}" for key, value in what["settings"].items()]
+    settings += [f"{m}.{key}={_setting(v)}" for m, own in what["options"].items() for key, v in own.items()]
+    epochs = [] if what["epochs"] is None else [f"{what['epochs']} epochs"]
+    seeds = f"seed{'s' if len(what['seeds']) > 1 else ''} {', '.join(map(str, what['seeds']))}"
+    return ", ".join([what["dataset"], f"noise {what['noise']}", *epochs, *settings, seeds])
+
+
+def csv_text(summary: Summary) -> str:
+    """The numbers of each method; a field is empty where a number is not known."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, "failed"])
+    for line in summary["methods"]:
+        writer.writerow([*("" if line[key] is None else line[key] for key in COLUMNS), len(line["failed"])])
+    return text.getvalue()
+
+
+def markdown(summary: Summary) -> str:
+    """The tables for a README or an issue."""
+    parts = [f"Methods on {headline(summary)}.", _markdown(*method_table(summary)), ABOUT_INTERVALS]
+    if summary["differences"]:
+        parts += [_markdown(*difference_table(summary)), ABOUT_DIFFERENCES]
+    parts += ["\n".join(f"- {note}" for note in summary["notes"])] if summary["notes"] else []
+    return "\n\n".join(parts) + "\n"
+
+
+def render(summary: Summary) -> str:
+    """The page as HTML text: no network, no other file, but links to the reports of the runs beside it."""
+    by = ROWS[summary["accuracy"]]
+    dots = [Dot(m["method"], m["mean"], m["ci95"], list(m["accuracies"].values())) for m in summary["methods"]]
+    return _template().render(
+        summary=summary,
+        headline=headline(summary),
+        sentence=_sentence(summary),
+        by=by,
+        methods=method_table(summary),
+        differences=difference_table(summary),
+        about_intervals=ABOUT_INTERVALS,
+        about_differences=ABOUT_DIFFERENCES,
+        plot=dot_plot(f"{by} accuracy of each method", dots),
+        runs=[_run(run, summary["accuracy"]) for run in summary["runs"]],
+    )
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("fasten", "report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("comparison.html")
+
+
+def _sentence(summary: Summary) -> str:
+    """The verdicts, gathered."""
+    first, rows = summary["comparison"]["reference"], summary["differences"]
+    line = summary["methods"][0]
+    if line["mean"] is None:
+        return f"Nothing is known of {first} yet."
+    parts = [f"{first}: {_share(line['mean'], line['ci95'])} of the {ROWS[summary['accuracy']]} rows"]
+    for word, text in (
+        ("better", "better than {}"),
+        ("worse", "worse than {}"),
+        ("within", "no clear difference to {}"),
+    ):
+        names = [row["against"] for row in rows if row["verdict"].startswith(word)]
+        parts += [text.format(", ".join(names))] if names else []
+    return "; ".join(parts) + "."
+
+
+def _run(run: Mapping[str, Any], by: str) -> dict[str, Any]:
+    accuracy, seconds = run[f"{by}_accuracy"], run["train_seconds"]
+    return {
+        **run,
+        "accuracy": "–" if accuracy is None else percent(accuracy),
+        "time": "–" if seconds is None else f"{seconds:.1f} s",
+    }
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _share(mean: float | None, half: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{100 * mean:.2f}%" if half is None else f"{100 * mean:.2f} ± {100 * half:.2f}%"
+
+
+def _points(mean: float | None, half: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{100 * mean:+.2f}" if half is None else f"{100 * mean:+.2f} ± {100 * half:.2f}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _setting(value: Any) -> str:
+    """A value as the command line reads it."""
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
