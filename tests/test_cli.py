@@ -31,8 +31,9 @@ from fasten.datasets import DATASETS, Dataset
 from fasten.records import VERSION, read_record
 
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
-FILES = ["labels.csv", "log.jsonl", "model.safetensors", "record.json", "report.html", "transition.csv"]
-COMMANDS = ["train", "resume", "evaluate", "report", "methods", "datasets", "bench"]
+FILES = ["labels.csv", "log.jsonl", "model.safetensors", "record.json", "report.html", "tables.safetensors"]
+FILES += ["transition.csv"]
+COMMANDS = ["train", "resume", "evaluate", "report", "methods", "datasets", "bench", "compare"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -225,7 +226,8 @@ def test_a_device_that_is_not_there_is_refused(folder, finished, capsys, command
         ("bench --size 0", ["--size", "from 2 on"]),
         ("bench --net foo", ["unknown network 'foo'"]),
         ("bench --net mlp", ["'mlp' does not take images"]),
-        ("bench --norm foo", ["norm must be one of", "'foo'"]),
+        ("bench --set norm=foo", ["norm must be one of", "'foo'"]),
+        ("bench --set foo=1", ["none of the methods", "foo"]),
         ("bench --kernels foo", ["kernels must be one of", "'foo'"]),
         ("methods extra", ["extra"]),
         ("datasets --jsno", ["--jsno", "--json"]),
@@ -700,6 +702,8 @@ def test_bench_times_methods_against_cross_entropy(capsys):
     options = "--rounds 1 --updates 1 --size 4 --batch 20 --device cpu"
     shown = json.loads(answer(f"bench {options} --methods fasten --json", capsys))
     assert [line["method"] for line in shown["methods"]] == ["naive-oversampling", "fasten"]
+    assert [line["updates"] for line in shown["methods"]] == [70 * 2200, 70 * 2200]  # the paper's rows, 20 at a time
+    assert shown["run_ratios"]["fasten"] == 1
     assert all(line["milliseconds"] > 0 for line in shown["methods"])
     assert "images / s" in answer(f"bench {options}", capsys)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from itertools import cycle
 
 import torch
 
+from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
 from fasten.datasets import Dataset, make_task
@@ -17,24 +19,34 @@ from fasten.engine import Fit
 from fasten.loader import Loader
 from fasten.machine import Kernels, Machine
 from fasten.methods import METHODS
-from fasten.options import find_method, option_types, parse
+from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
+from fasten.suggest import nearest
 from fasten.training import build_method, make_loader, plan_of
 
 BASELINE = "naive-oversampling"  # plain cross-entropy on the very images that FasTEN's update takes
+YARDSTICK = "fasten"  # what whole runs are compared with
+PROTOCOL = {"noisy": 44_000, "clean": 1_000, "both": 45_000}  # rows in the paper's runs on CIFAR
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One method's line."""
+    """One stage of one method."""
 
     method: str
+    stage: str
     milliseconds: float  # per update, median over rounds
     spread: float  # (slowest − fastest round) / median
     images_per_second: float
     ratio: float  # to the baseline, median over rounds
+    updates: int  # in a run of the paper's protocol
     setup_seconds: float
-    peak_memory_bytes: int | None
+    peak_memory_bytes: int | None  # beyond what was there before
+
+    @property
+    def seconds(self) -> float:
+        """Of the stage, in such a run; evaluation not counted."""
+        return self.updates * self.milliseconds / 1000
 
 
 def image_task(size: int, num_classes: int = 10, rows: int = 6000) -> Task:
@@ -45,45 +57,92 @@ def image_task(size: int, num_classes: int = 10, rows: int = 6000) -> Task:
 
 
 def bench(
-    run: Run, task: Task, machine: Machine, methods: Sequence[str], rounds: int, updates: int, norm: str = "split"
+    run: Run,
+    task: Task,
+    machine: Machine,
+    methods: Sequence[str],
+    rounds: int,
+    updates: int,
+    settings: Sequence[str] = (),
 ) -> list[Timing]:
-    """Time `updates` updates of each method in turn, `rounds` times over."""
+    """Time `updates` updates of each stage of each method in turn, `rounds` times over."""
+    _check_settings(settings, methods)
     loader = make_loader(task, machine, run.seed)
-    steps, setup, memory, images = {}, {}, {}, {}
-    for name in dict.fromkeys([BASELINE, *methods]):
-        _reset_peak(machine.device)
-        began = time.perf_counter()
-        steps[name], images[name] = _stepper(_with_norm(run, name, norm), task, machine, loader)
-        _time(steps[name], updates, machine.device)
-        setup[name] = time.perf_counter() - began
-        memory[name] = _peak(machine.device)
-    times = {name: [] for name in steps}  # type: dict[str, list[float]]
+    steppers = [
+        _Stepper(_with_settings(run, name, settings), number, task, machine, loader, updates)
+        for name in dict.fromkeys([BASELINE, YARDSTICK, *methods])
+        for number in range(find_method(name).stages)
+    ]
+    times: list[list[float]] = [[] for _ in steppers]
     for _ in range(rounds):
-        for name, step in steps.items():
-            times[name].append(_time(step, updates, machine.device))
-    return [_line(name, times, images[name], setup[name], memory[name]) for name in steps]
+        for stepper, mine in zip(steppers, times, strict=True):
+            mine.append(_time(stepper.step, updates, machine.device))
+    return [stepper.timing(mine, times[0]) for stepper, mine in zip(steppers, times, strict=True)]
 
 
-def _with_norm(run: Run, method: str, norm: str) -> Run:
+def run_ratios(lines: Sequence[Timing]) -> dict[str, float]:
+    """How long a whole run of each method takes, FasTEN's being 1."""
+    total = {name: sum(line.seconds for line in lines if line.method == name) for name in (t.method for t in lines)}
+    return {name: seconds / total[YARDSTICK] for name, seconds in total.items()}
+
+
+def _with_settings(run: Run, method: str, settings: Sequence[str]) -> Run:
+    """Each `key=value` goes to the methods that know the key."""
     kinds = option_types(find_method(method))
-    return replace(run, method=method, options={"norm": parse("norm", norm, kinds["norm"])} if "norm" in kinds else {})
+    mine = [text for text in settings if text.partition("=")[0] in kinds]
+    options, recipe = apply_settings(method, run.recipe, mine)
+    return replace(run, method=method, options=options, recipe=recipe)
 
 
-def _stepper(run: Run, task: Task, machine: Machine, loader: Loader) -> tuple[Callable[[], None], int]:
-    """A function that does the next update of a method, and the number of images in one."""
-    method = machine.place(build_method(run, task))
-    fit = Fit(method, plan_of(method, run.recipe), loader, machine, lambda method, history: {})
-    step, stage = fit.start_stage()
-    epoch = list(loader.updates(stage, (0, 1)))
-    picks = cycle(epoch)
-    assert fit.update is not None
-    update = fit.update
+def _check_settings(settings: Sequence[str], methods: Sequence[str]) -> None:
+    known = {key for name in [BASELINE, YARDSTICK, *methods] for key in option_types(find_method(name))}
+    for key in (text.partition("=")[0] for text in settings):
+        if key not in known:
+            raise ValueError(f"none of the methods knows the option {key!r}; {nearest(key, sorted(known))}")
 
-    def one() -> None:
-        update.clear()  # its history holds one epoch
-        step(next(picks))
 
-    return one, sum(p.index.numel() for p in epoch[0].values())
+class _Stepper:
+    """Does the next update of a stage of a method, again and again."""
+
+    def __init__(self, run: Run, number: int, task: Task, machine: Machine, loader: Loader, updates: int) -> None:
+        before = _memory(machine.device)
+        began = time.perf_counter()
+        method = machine.place(build_method(run, task))
+        fit = Fit(method, plan_of(method, run.recipe), loader, machine, lambda method, history: {})
+        fit.progress.stage = number
+        self._step, stage = fit.start_stage()
+        assert fit.update is not None
+        fit.update.set_rates(1)
+        self._update, self._name, self._stage = fit.update, run.method, stage
+        self._epoch = list(loader.updates(stage, (number, 1)))
+        self._picks = cycle(self._epoch)
+        _time(self.step, updates, machine.device)
+        self._setup = time.perf_counter() - began
+        self._memory = None if before is None else torch.cuda.max_memory_allocated(machine.device) - before
+
+    def step(self) -> None:
+        self._update.clear()  # its history holds one epoch
+        self._step(next(self._picks))
+
+    def timing(self, times: list[float], baseline: list[float]) -> Timing:
+        median = statistics.median(times)
+        return Timing(
+            self._name,
+            self._stage.name,
+            1000 * median,
+            (max(times) - min(times)) / median,
+            sum(p.index.numel() for p in self._epoch[0].values()) / median,
+            statistics.median(a / b for a, b in zip(times, baseline, strict=True)),
+            self._stage.epochs * _protocol_updates(self._stage),
+            self._setup,
+            self._memory,
+        )
+
+
+def _protocol_updates(stage: Stage) -> int:
+    """Per epoch; a stage that counts them itself does so by the noisy rows, a hundred at a time."""
+    draw = next((d for d in stage.draws.values() if d.how == "pass"), None)
+    return math.ceil(PROTOCOL[draw.source] / draw.size) if draw else PROTOCOL["noisy"] // 100
 
 
 def _time(step: Callable[[], None], updates: int, device: torch.device) -> float:
@@ -96,25 +155,17 @@ def _time(step: Callable[[], None], updates: int, device: torch.device) -> float
     return (time.perf_counter() - began) / updates
 
 
-def _line(name: str, times: dict[str, list[float]], images: int, setup: float, memory: int | None) -> Timing:
-    median = statistics.median(times[name])
-    ratio = statistics.median(a / b for a, b in zip(times[name], times[BASELINE], strict=True))
-    spread = (max(times[name]) - min(times[name])) / median
-    return Timing(name, 1000 * median, spread, images / median, ratio, setup, memory)
-
-
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+def _memory(device: torch.device) -> int | None:
+    """What is allocated now; peaks are counted from here on."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 def with_kernels(machine: Machine, name: str) -> Machine:

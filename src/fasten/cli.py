@@ -15,9 +15,30 @@ from typing import Annotated, Any
 import typer
 
 from fasten import console
-from fasten.arguments import Data, Device, Download, Folder, Json, Labels, OwnRoot, Root, name, number, place, switch
+from fasten.arguments import (
+    Data,
+    Device,
+    Download,
+    Epochs,
+    Folder,
+    Json,
+    Labels,
+    Methods,
+    Noise,
+    OwnRoot,
+    Root,
+    Seeds,
+    Set,
+    SetOfSeveral,
+    name,
+    number,
+    place,
+    switch,
+    text,
+)
 from fasten.bench import bench as time_methods
-from fasten.bench import image_task, known_methods, with_kernels
+from fasten.bench import image_task, known_methods, run_ratios, with_kernels
+from fasten.compare import DEFAULT_METHODS, Request, compare, prepare
 from fasten.contract import Recipe
 from fasten.datasets import DATASETS, Place, check_noise, find_dataset
 from fasten.inference import evaluate_run, load_test_task, read_finished
@@ -58,24 +79,11 @@ def train_command(
     data: Data,
     out: Annotated[Path, place("--out", "A new folder for the run.")],
     method: Annotated[str, name("--method", "How to train; `fasten methods` lists them.")] = "fasten",
-    noise: Annotated[
-        str,
-        typer.Option(
-            "--noise",
-            metavar="KIND",
-            help="Noise to inject: none, symmetric:R, symmetric-exclusive:R, asymmetric:R, pair:R or matrix:FILE; the "
-            "rate R is in [0, 1).",
-        ),
-    ] = "none",
+    noise: Noise = "none",
     seed: Annotated[int, number("--seed", 0, "Of split, noise, weights and order.")] = 0,
-    epochs: Annotated[
-        int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")
-    ] = None,
+    epochs: Epochs = None,
     device: Device = "auto",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method or the recipe; may be repeated."),
-    ] = None,
+    settings: Set = None,
     root: Root = Path("data"),
     download: Download = False,
     labels: Labels = None,
@@ -105,7 +113,7 @@ def train_command(
     check_noise(data, noise)
     options, recipe = apply_settings(method, find_dataset(data).recipe, settings or [], epochs)
     run = Run(data, noise, method, options, recipe, seed)
-    with _resumable(out), console.Display(quiet=as_json) as display:
+    with _resumable(out / "record.json", _resume(out)), console.Display(quiet=as_json) as display:
         record = train(
             run,
             out,
@@ -135,7 +143,7 @@ def resume_command(dir: Folder, device: Device = "auto", root: OwnRoot = None, a
       fasten resume runs/digits
     """
     place = Place() if root is None else Place(root)
-    with _resumable(dir), console.Display(quiet=as_json) as display:
+    with _resumable(dir / "record.json", _resume(dir)), console.Display(quiet=as_json) as display:
         hooks = {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
         record = resume(dir, Settings(place, device, **hooks))  # type: ignore[arg-type]
     _finish(record, dir, as_json)
@@ -150,14 +158,13 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def _resumable(out: Path) -> Iterator[None]:
-    """Where a run stops through no fault of its own, say how to go on."""
+def _resumable(begun: Path, cure: str) -> Iterator[None]:
+    """Where something stops through no fault of its own, say how to go on; `begun` is there once that is so."""
     try:
         yield
     except (KeyboardInterrupt, OSError) as error:
-        if not (out / "record.json").exists():
+        if not begun.exists():
             raise
-        cure = f"`fasten resume {out}` goes on from the last checkpoint"
         if isinstance(error, KeyboardInterrupt):
             raise _Stopped(f"interrupted; {cure}", 130) from None
         if error.errno in console.FULL_DISK:
@@ -165,11 +172,55 @@ def _resumable(out: Path) -> Iterator[None]:
         raise
 
 
+def _resume(out: Path) -> str:
+    return f"`fasten resume {out}` goes on from the last checkpoint"
+
+
 def _finish(record: Record, out: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({key: record[key] for key in ("run", "data", "result", "references", "notes")}))
     else:
         console.show_result(record, out)
+
+
+@app.command("compare")
+def compare_command(
+    data: Data,
+    out: Annotated[Path, place("--out", "A folder for the runs and tables; a comparison's own goes on.")],
+    methods: Methods = DEFAULT_METHODS,
+    seeds: Seeds = "3",
+    noise: Noise = "none",
+    epochs: Epochs = None,
+    device: Device = "auto",
+    settings: SetOfSeveral = None,
+    root: Root = Path("data"),
+    download: Download = False,
+    labels: Labels = None,
+    as_json: Json = False,
+) -> None:
+    """Train several methods with several seeds, and compare.
+
+    Each run has its folder in that of --out, as `train` makes it. Beside them
+    lie the tables: compare.html, compare.md, compare.csv, compare.json. The
+    same command goes on where it stopped; more methods or seeds are added to
+    what is there. A run that fails is noted, and the others go on.
+
+    \b
+    Examples:
+      fasten compare digits --noise symmetric:0.4 --seeds 5 --out runs/five
+      fasten compare digits --methods fasten,l2rw --set rate=0.1 --out runs/two
+      fasten compare digits --set fasten.threshold=0.9 --out runs/strict
+    """
+    request = Request(data, noise, methods, seeds, epochs, settings or ())
+    where = Place(root, download, labels or Place.label_set)
+    display = console.Runs(quiet=as_json)
+    how = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
+    with _resumable(out / "compare.json", "the same command goes on where it stopped"), display:
+        summary = compare(prepare(request, out, how), out, how, display.finished)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        console.show_comparison(summary, out)
 
 
 @app.command()
@@ -274,17 +325,19 @@ def bench(
     rounds: Annotated[int, number("--rounds", 1, "Each method is timed so often, in turns.")] = 15,
     updates: Annotated[int, number("--updates", 1, "In a round.")] = 20,
     kernels: Annotated[str, name("--kernels", "On a GPU: auto, plain, fused or compiled.")] = "auto",
-    norm: Annotated[str, name("--norm", "split, two-pass or joint, where a method has it.")] = "split",
+    settings: Annotated[list[str] | None, text("--set", "KEY=VALUE", "For those that know the option.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time an update of each method against cross-entropy.
 
-    The methods take turns, in one process and on the same images.
+    Each stage is timed, in turns, in one process, on the same images. From that
+    follows how long a run of the paper's length takes, against FasTEN's.
 
     \b
     Examples:
       fasten bench
       fasten bench --methods all --device cuda --kernels compiled
+      fasten bench --methods mw-net --set route=graph
     """
     machine = with_kernels(choose_machine(device), kernels)
     on_gpu = machine.device.type == "cuda"
@@ -295,10 +348,11 @@ def bench(
     for known in wanted:
         find_method(known)
     task = image_task(size or (32 if on_gpu else 8))
-    lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, norm)
+    lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, settings or ())
     if as_json:
-        values = {"device": machine.name, "kernels": machine.kernels}
-        print(json.dumps(values | {"methods": [asdict(line) for line in lines]}))
+        values = {"device": machine.name, "kernels": machine.kernels, "settings": settings or []}
+        timings = {"methods": [asdict(line) for line in lines], "run_ratios": run_ratios(lines)}
+        print(json.dumps({**values, **timings}))
     else:
         console.show_bench(lines, machine.name, recipe.net)
 

@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fasten.bench import Timing
+from fasten.bench import Timing, run_ratios
+from fasten.compare import Outcome, Summary
 from fasten.engine import Row
 from fasten.records import Record
+from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,8 +38,12 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         if self.bar is not None:
             self.bar.stop()
+        self.bar = None
 
     def say(self, sentence: str) -> None:
         if not self.quiet:
@@ -53,10 +59,15 @@ class Display:
             f"{data['rows_noisy']:,} noisy, {data['rows_clean']:,} clean, {data['rows_valid']:,} validation, "
             f"{data['rows_test']:,} test rows; {run['recipe']['net']} on {where['device']}, {where['precision']}"
         )
-        if self.console.is_terminal:
+        self.show_bar("training", updates)
+
+    def show_bar(self, text: str, updates: int) -> None:
+        """On a terminal."""
+        self.stop()
+        if self.console.is_terminal and not self.quiet:
             columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
             self.bar = Progress(*columns, console=self.console, transient=True)
-            self.task = self.bar.add_task("training", total=updates)
+            self.task = self.bar.add_task(text, total=updates)
             self.bar.start()
 
     def update(self, done: int) -> None:
@@ -69,6 +80,20 @@ class Display:
             self.bar.update(self.task, description=text)
         else:
             self.say(f"{text}, labels corrected {_percent(row['corrected_fraction'])}, {row['seconds']:.2f} s")
+
+
+class Runs(Display):
+    """The course of several runs: a line for each that is done."""
+
+    def start(self, record: Record, updates: int) -> None:
+        self.show_bar(f"{record['run']['method']}, seed {record['run']['seed']}", updates)
+
+    def finished(self, run: Outcome, number: int, total: int, was_there: bool) -> None:
+        self.stop()
+        accuracy = run.valid_accuracy if run.test_accuracy is None else run.test_accuracy
+        found = f"failed: {run.error}" if run.error else f"{_percent(accuracy)} in {run.train_seconds:.1f} s"
+        before = ", from before" if was_there else ""
+        self.say(f"{run.method}, seed {run.seed}: {found} ({number} of {total}{before})")
 
 
 def show_result(record: Record, out: Path) -> None:
@@ -114,15 +139,31 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
     print("\n" + textwrap.fill(text, 80))
 
 
+def show_comparison(summary: Summary, out: Path) -> None:
+    """Its tables and notes."""
+    print(f"{headline(summary)}\n")
+    show_table(*method_table(summary))
+    if summary["differences"]:
+        print()
+        show_table(*difference_table(summary))
+    if any(line["ci95"] is not None for line in summary["methods"]):
+        print(f"\n{ABOUT_INTERVALS}")
+    for note in summary["notes"]:
+        print(f"note: {note}")
+    print(f"page: {out / 'compare.html'}")
+
+
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
-    """A line for each method."""
+    """A line for each stage of each method, then one for each method's whole run."""
     print(f"{net} on {device}; ratio to plain cross-entropy on the same images")
     rows = []
     for t in lines:
         memory = "–" if t.peak_memory_bytes is None else f"{t.peak_memory_bytes / 2**30:.2f} GiB"
         speed = [f"{t.milliseconds:.2f} ± {100 * t.spread / 2:.0f}%", f"{t.images_per_second:,.0f}", f"{t.ratio:.3f}"]
-        rows.append([t.method, *speed, f"{t.setup_seconds:.1f} s", memory])
-    show_table(["method", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
+        rows.append([t.method, t.stage, *speed, f"{t.setup_seconds:.1f} s", memory])
+    show_table(["method", "stage", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
+    print("\na run of the paper's length (44,000 noisy rows, each method's own epochs), FasTEN's being 1")
+    show_table(["method", "time"], [[name, f"{ratio:.2f}×"] for name, ratio in run_ratios(lines).items()])
 
 
 def sentence(error: Exception) -> str:

@@ -40,7 +40,9 @@ class Watch:
 
     def _labels(self, method: nn.Module) -> tuple[Row, NDArray[np.float64] | None]:
         """The labels as they are now, against those given and the truth; and their true T, where it is known."""
-        labels = getattr(method, "labels", None)
+        labels, soft = getattr(method, "labels", None), getattr(method, "soft_labels", None)
+        if soft is not None:
+            labels = soft.argmax(1)
         now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
         row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
         row |= {"t_diagonal": None, "t_diagonal_true": None, "chi2": None, "off_support": None}
@@ -84,9 +86,12 @@ def evaluate(method: nn.Module, task: Task, loader: Loader) -> Evaluation:
     posterior = audit.posterior(noisy, T, task.given)
     rows = np.arange(len(noisy))
     suspicion = {"minus_p_given": -noisy[rows, task.given], "posterior": 1 - posterior[rows, task.given]}
+    suspicion |= _own_suspicion(method, task)
+    corrected = _table(method, "soft_labels")
     scores = {
         "test_nll": metrics.nll(test, task.test),
         "relabel": metrics.relabel_scores(noisy, task.truth, task.given),
+        "relabel_corrected": None if corrected is None else metrics.relabel_scores(corrected, task.truth, task.given),
         "detection": {n: metrics.detection_scores(s, task.truth, task.given) for n, s in suspicion.items()},
         "transition": _compare(T, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
     }
@@ -96,6 +101,25 @@ def evaluate(method: nn.Module, task: Task, loader: Loader) -> Evaluation:
 def _probabilities(method: nn.Module, loader: Loader, part: str) -> NDArray[np.float64]:
     found: NDArray[np.float64] = predict(method, loader, part).double().cpu().numpy()
     return found
+
+
+def _own_suspicion(method: nn.Module, task: Task) -> dict[str, NDArray[np.float64]]:
+    """What a method itself makes of the noisy rows, beside its classifier: little weight, dropped, label corrected."""
+    found = {}
+    weights, keep, corrected = (_table(method, name) for name in ("weights", "keep", "soft_labels"))
+    if weights is not None:
+        found["minus_weight"] = -weights
+    if keep is not None:
+        found["dropped"] = 1 - keep
+    if corrected is not None:
+        found["minus_p_given_corrected"] = -corrected[np.arange(len(corrected)), task.given]
+    return found
+
+
+def _table(method: nn.Module, name: str) -> NDArray[np.float64] | None:
+    """A buffer of a method with a row for each noisy row, as it was at the selected epoch."""
+    buffer = getattr(method, name, None)
+    return buffer.double().cpu().numpy() if isinstance(buffer, Tensor) else None
 
 
 def _compare(T: NDArray[np.float64], true: NDArray[np.float64] | None) -> dict[str, Any]:

@@ -35,7 +35,10 @@ from fasten.streams import torch_seed
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
-FILES = ("record.json", "model.safetensors", "labels.csv", "transition.csv", "report.html", "log.jsonl", "checkpoint")
+FILES = (
+    *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
+    *("log.jsonl", "checkpoint"),
+)
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -290,9 +293,12 @@ class _Session:
         table = audit.label_table(ids, self.task.given, found.posterior, names)
         audit.write_labels(table, self.out / "labels.csv")
         audit.write_transition(found.transition, names, self.out / "transition.csv")
-        weights = safetensors.torch.save(_weights(self.method))
+        children, tables = _weights_and_tables(self.method)
+        weights = safetensors.torch.save(children)
         self.record["result"]["model_sha256"] = hashlib.sha256(weights).hexdigest()
         write_bytes(self.out / "model.safetensors", weights)
+        if tables:
+            write_bytes(self.out / "tables.safetensors", safetensors.torch.save(tables))
         write_report(self.record, self.out / "report.html")
         write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
@@ -331,10 +337,12 @@ def clean_rows_do_better(record: Record) -> str | None:
     return None
 
 
-def _weights(method: nn.Module) -> dict[str, torch.Tensor]:
-    """What prediction needs: the children's tensors, without the method's own tables."""
+def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """What prediction needs, the children's tensors; and what the method itself remembers: labels, weights, T."""
     children = tuple(f"{name}." for name, _ in method.named_children())
-    return {k: t.cpu().contiguous() for k, t in method.state_dict().items() if k.startswith(children)}
+    state = {name: tensor.cpu().contiguous() for name, tensor in method.state_dict().items()}
+    weights = {name for name in state if name.startswith(children)}
+    return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
 
 
 def _peak_memory(device: torch.device) -> int | None:
