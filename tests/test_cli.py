@@ -586,7 +586,7 @@ def test_the_record_has_every_field_with_a_sane_value(finished):
     run = record["run"]
     assert {**run, "recipe": None} == {
         **{"dataset": "digits", "noise": "symmetric:0.4", "method": "fasten"},
-        **{"options": {}, "recipe": None, "seed": 3},
+        **{"options": {}, "recipe": None, "seed": 3, "clean": None},
     }
     assert run["recipe"]["epochs"] == 2
     assert {"fasten", "python", "torch", "numpy", "device", "precision", "commit"} <= set(record["environment"])

@@ -22,7 +22,7 @@ ORDER = [
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "machine", "capture", "engine", "evaluate"),
     *("datasets", "options", "records", "report.*", "report", "checkpoint", "training", "inference", "bench", "theory"),
-    "compare",
+    *("compare", "experiments.*", "experiments"),
     *("", "arguments", "console", "cli", "__main__"),  # "" is the package's own face
 ]
 

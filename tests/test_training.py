@@ -174,3 +174,11 @@ def test_an_unfinished_run_has_a_report_with_the_epochs_so_far(tmp_path):
     assert main(["report", str(out)]) == 0
     assert epochs_so_far(out) == json.loads(json.dumps(seen))
     assert f"{seen[1]['valid_accuracy']:.1%}" in (out / "report.html").read_text()
+
+
+def test_the_number_of_verified_rows_can_be_chosen(tmp_path):
+    recipe = replace(DATASETS["digits"].recipe, epochs=1)
+    run = Run("digits", "symmetric:0.4", "cross-entropy", recipe=recipe, clean=30)
+    record = train(run, tmp_path / "run", Settings(device="cpu", clean_reference=False))
+    assert (record["data"]["rows_clean"], record["data"]["rows_noisy"]) == (30, 1267)
+    assert Run.from_json(record["run"]) == run

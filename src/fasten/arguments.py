@@ -78,6 +78,7 @@ Noise = Annotated[
     ),
 ]
 Epochs = Annotated[int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")]
+Clean = Annotated[int | None, number("--clean", 1, "Verified rows; by default as many as the data set's recipe says.")]
 Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe; may be repeated.")]
 SetOfSeveral = Annotated[
     list[str] | None,

@@ -16,6 +16,7 @@ import typer
 
 from fasten import console
 from fasten.arguments import (
+    Clean,
     Data,
     Device,
     Download,
@@ -82,6 +83,7 @@ def train_command(
     noise: Noise = "none",
     seed: Annotated[int, number("--seed", 0, "Of split, noise, weights and order.")] = 0,
     epochs: Epochs = None,
+    clean: Clean = None,
     device: Device = "auto",
     settings: Set = None,
     root: Root = Path("data"),
@@ -112,7 +114,7 @@ def train_command(
     """
     check_noise(data, noise)
     options, recipe = apply_settings(method, find_dataset(data).recipe, settings or [], epochs)
-    run = Run(data, noise, method, options, recipe, seed)
+    run = Run(data, noise, method, options, recipe, seed, clean)
     with _resumable(out / "record.json", _resume(out)), console.Display(quiet=as_json) as display:
         record = train(
             run,

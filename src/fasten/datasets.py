@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +103,17 @@ def check_noise(name: str, noise: str) -> None:
         raise ValueError(f"{name} comes with noisy labels of its own; leave --noise away, got {noise!r}")
 
 
-def load_task(name: str, noise: str = "none", seed: int = 0, place: Place | None = None) -> Task:
-    """Read a data set, split it and corrupt its labels, all as the seed says."""
+def load_task(
+    name: str, noise: str = "none", seed: int = 0, place: Place | None = None, clean: int | None = None
+) -> Task:
+    """Read a data set, split it and corrupt its labels, all as the seed says; `clean` rows, if not as many as usual."""
     check_noise(name, noise)
     dataset, place = DATASETS[name], place or Place()
     if not dataset.given and place.label_set != Place.label_set:
         known = ", ".join(key for key, value in DATASETS.items() if value.given)
         raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels away: it is for {known}")
+    if clean is not None:
+        dataset = replace(dataset, num_clean=clean)
     return make_task(dataset, dataset.read(place), noise, seed)
 
 

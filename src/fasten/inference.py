@@ -40,7 +40,8 @@ def load_test_task(
     how = record["environment"].get("how", {}) if data == record["run"].get("dataset") else {}
     found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
     place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
-    return load_task(data, "none", Run.from_json(record["run"]).seed, place)  # the noise does not touch test rows
+    run = Run.from_json(record["run"])
+    return load_task(data, "none", run.seed, place, run.clean)  # the noise does not touch test rows
 
 
 def load_method(folder: Path, task: Task) -> nn.Module:

@@ -39,6 +39,7 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
+    clean: int | None = None  # verified rows to split off; None: as many as the data set says
 
     def to_json(self) -> dict[str, Any]:
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}

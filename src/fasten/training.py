@@ -95,7 +95,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     settings = settings or Settings()
     began = time.perf_counter()
     check_folder(out)
-    task = load_task(run.dataset, run.noise, run.seed, settings.place)
+    task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean)
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
     out.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     device = how["device"] if settings.device == "auto" else settings.device
     references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
     settings = replace(settings, place=place, device=device, **references)
-    task = load_task(run.dataset, run.noise, run.seed, place)
+    task = load_task(run.dataset, run.noise, run.seed, place, run.clean)
     return _Session(run, task, out, settings, record).go(began)
 
 
