@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fasten.contract import Recipe
 from fasten.records import Record, Run
 
 Status = Literal["reproduced", "better", "below", "quoted", "running", "not run", "ours"]  # ours: not in the paper
@@ -70,7 +69,7 @@ class Experiment:
 
     def runs(self, seeds: Sequence[int] = (0,)) -> list[Run]:
         """Each run once, for each seed."""
-        wanted = [item.run for item in (*self.cells, *self.curves) if item.run is not None]
+        wanted = [cell.run for cell in self.cells if cell.run is not None] + [curve.run for curve in self.curves]
         return list({key(run): run for base in wanted for run in (replace(base, seed=seed) for seed in seeds)}.values())
 
 
@@ -91,6 +90,7 @@ class Setting:
 def key(run: Run) -> str:
     """A name for a run's folder: readable, and different for different runs.
 
+    >>> from fasten.contract import Recipe
     >>> key(Run("digits", "symmetric:0.4", recipe=Recipe(epochs=2), seed=1))
     'digits-fasten-symmetric-0.4-seed1-1f17c2c7'
     """
