@@ -73,11 +73,15 @@ class Optim:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a batch holds of one set: `size` rows of a shuffled pass, as many at random, or `size / N` of each class."""
+    """What a batch holds of one set: `size` rows of a shuffled pass, as many at random, or `size / N` of each class.
+
+    A pass may leave rows out: `keep` is 1 or 0 for the first rows of the set; what it does not reach is in.
+    """
 
     source: SetName
     size: int
     how: Literal["pass", "random", "balanced"] = "pass"
+    keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass; fixed when the stage starts
 
 
 @dataclass(frozen=True)

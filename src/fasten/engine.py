@@ -27,6 +27,7 @@ class Progress:
     stage: int = 0
     epoch: int = 1  # of the stage, counted from 1
     update: int = 0  # done in this epoch
+    done: int = 0  # updates in all
     seconds: float = 0.0  # of training so far, set-up not counted
     setup_seconds: float = 0.0
     images: int = 0
@@ -44,9 +45,9 @@ class Update:
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
         self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: _velocities(optimizer) for part, optimizer in self.optimizers.items()}
-        length = loader.num_updates(stage)
+        self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
         self._rates: dict[nn.Module, float] = {}
-        self.history = {name: t.new_zeros(length, *t.shape) for name, t in stage.trace.items()}
+        self.history = {name: t.new_zeros(self.length, *t.shape) for name, t in stage.trace.items()}
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
 
@@ -65,7 +66,7 @@ class Update:
 
     def set_rates(self, epoch: int, update: int = 0) -> None:
         """The rates for an update of an epoch; written only where they have changed."""
-        passed = ((epoch - 1) * self.loader.num_updates(self.stage) + update) * self.loader.pass_share(self.stage)
+        passed = ((epoch - 1) * self.length + update) * self.share
         for part, rate in self.rates.items():
             now = self.stage.optim[part].rate_at(epoch, passed)
             if now != self._rates.get(part):
@@ -174,9 +175,9 @@ class Fit:
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
             update.set_rates(at.epoch, at.update)
             step(picks)
-            at.update += 1
+            at.update, at.done = at.update + 1, at.done + 1
             at.images += sum(p.index.numel() for p in picks.values())
-            if at.update < self.loader.num_updates(stage):
+            if at.update < update.length:
                 self.after_update(False)
         main = list(stage.optim.values())[-1]
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}

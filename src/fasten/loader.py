@@ -103,12 +103,17 @@ class Loader:
         if stage.updates is not None:
             return stage.updates
         first = next(d for d in stage.draws.values() if d.how == "pass")
-        return math.ceil(len(self.rows[first.source]) / self.batch_size(first))
+        return math.ceil(self._num_kept(first) / self.batch_size(first))
+
+    def _num_kept(self, draw: Draw) -> int:
+        """The rows of a pass. The host waits for a mask: this is for the start of a stage, or of an epoch."""
+        rows = len(self.rows[draw.source])
+        return rows if draw.keep is None else rows - int((draw.keep == 0).sum())
 
     def pass_share(self, stage: Stage) -> float:
         """What an update takes of a pass over the rows."""
         draw = next((d for d in stage.draws.values() if d.how == "pass"), None)
-        return 1 / self.num_updates(stage) if draw is None else self.batch_size(draw) / len(self.rows[draw.source])
+        return 1 / self.num_updates(stage) if draw is None else self.batch_size(draw) / self._num_kept(draw)
 
     def batch_size(self, draw: Draw) -> int:
         """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
@@ -143,13 +148,17 @@ class Loader:
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
         """Consecutive batches of the epoch's permutation; the last is filled from its start with weight 0."""
-        size, rows = self.batch_size(draw), len(self.rows[draw.source])
+        size = self.batch_size(draw)
         if self._order[0] != (name, key):
             generator = torch_stream(self.device, self.seed, name, *key)
-            order = torch.randperm(rows, generator=generator, device=self.device)
-            self._order = ((name, key), torch.cat([order, order[: -rows % size]]))
+            order = torch.randperm(len(self.rows[draw.source]), generator=generator, device=self.device)
+            if draw.keep is not None:
+                dropped = torch.nonzero(draw.keep == 0).flatten()
+                order = order[~torch.isin(order, dropped)]
+            self._order = ((name, key), order)
+        order = self._order[1]
         place = torch.arange(first * size, (first + count) * size, device=self.device)
-        return self._order[1][place].view(count, size), (place < rows).float().view(count, size)
+        return order[place % len(order)].view(count, size), (place < len(order)).float().view(count, size)
 
     def draws(self, stage: Stage, picks: Mapping[str, Picks]) -> dict[str, Examples]:
         """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""

@@ -210,7 +210,7 @@ class _Session:
         return self.record
 
     def _after_update(self, epoch_ended: bool) -> None:
-        self.settings.on_update(self._done())
+        self.settings.on_update(self.fit.progress.done)
         if epoch_ended:
             row = self.fit.progress.rows[-1]
             self._check_finite(row)
@@ -228,15 +228,10 @@ class _Session:
                 f"smaller rate, such as --set rate={self.run.recipe.rate / 10:g}"
             )
 
-    def _done(self) -> int:
-        at, plan = self.fit.progress, self.fit.plan
-        before = sum(s.epochs * self.loader.num_updates(s) for s in plan[: at.stage])
-        return before + (at.epoch - 1) * self.loader.num_updates(plan[at.stage]) + at.update
-
     def save(self) -> None:
         """A checkpoint of this very update."""
         meta = {"progress": self.fit.snapshot(), "log_lines": self.log.lines, "notes": self.record["notes"]}
-        self.checkpoints.save(self._done(), self.fit.tensors(), meta)
+        self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
 
     def _fill(self, found: Evaluation, preparation: float) -> None:

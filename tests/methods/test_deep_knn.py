@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from fasten.loader import Loader
 from fasten.methods.deep_knn import DeepKNN
 from fasten.records import Run
 from fasten.training import build_method
-from reference.neighbours import ref_keep, ref_kept_loss
+from reference.neighbours import ref_keep, ref_mean_loss
 
 N, NOISY, CLEAN = 4, 50, 10
 
@@ -82,39 +84,35 @@ def make_batch(index, weight):
     return rows
 
 
-@pytest.mark.parametrize("dropped", [[], [0, 3, 7], range(NOISY)])
-def test_the_last_stage_counts_clean_rows_and_kept_ones_alone(dropped):
-    method = make_method().eval()
+@pytest.mark.parametrize("dropped", [[], [0, 3, 7], range(66)])
+def test_the_last_stage_passes_over_clean_rows_and_kept_ones_alone(dropped):
+    task = make_tiny_task()
+    method = CPU64.place(build_method(Run("tiny", method="deep-knn", recipe=Recipe("small-cnn")), task))
     method.keep[list(dropped)] = 0
-    index, weight = [0, 7, NOISY + 7, 12, 3, NOISY, 49, 13, NOISY + 9], [1, 1, 1, 1, 1, 1, 1, 0, 0]
-    rows = make_batch(index, weight)
-    ((part, loss),) = method.plan(Recipe())[2].step(Batch({"both": rows}))
-    logits = method.logits(rows.x).detach().numpy()
-    expected = ref_kept_loss(logits, rows.y.numpy(), weight, index, method.keep.numpy())
-    assert part is method.net
-    np.testing.assert_allclose(loss.item(), expected, rtol=1e-12)
+    stage = method.plan(Recipe(batch_size=16))[2]
+    loader = Loader(task, CPU64.device, 0)
+    wanted = [row for row in range(66 + 9) if row not in dropped]  # the noisy rows, then the clean ones
+    passes = []
+    for epoch in (1, 2):
+        picks = [p["both"] for p in loader.updates(stage, (2, epoch))]
+        assert len(picks) == loader.num_updates(stage) == math.ceil(len(wanted) / 16)
+        passes.append(torch.cat([p.index[p.weight > 0] for p in picks]).tolist())
+        assert set(torch.cat([p.index for p in picks]).tolist()) <= set(wanted)  # the filling too
+    assert sorted(passes[0]) == sorted(passes[1]) == wanted
+    assert passes[0] != passes[1]
+    assert loader.pass_share(stage) == pytest.approx(16 / len(wanted))
 
 
-def test_a_batch_of_dropped_rows_teaches_nothing():
-    method = make_method().train()
-    method.keep.zero_()
-    ((part, loss),) = method.plan(Recipe())[2].step(Batch({"both": make_batch([0, 1, 2], [1, 1, 1])}))
-    assert loss.item() == 0
-    assert all((grad == 0).all() for grad in torch.autograd.grad(loss, list(part.parameters())))
-
-
-@pytest.mark.parametrize(("stage", "source"), [(0, "clean"), (1, "both")])
-def test_the_preliminary_stages_count_every_row(stage, source):
-    """A clean row's number in its own set is no noisy row's."""
+@pytest.mark.parametrize(("stage", "source"), [(0, "clean"), (1, "both"), (2, "both")])
+def test_every_stage_takes_the_mean_over_the_rows_that_count(stage, source):
     method = make_method().eval()
-    method.keep.zero_()
     weight = [1, 1, 1, 0]
     rows = make_batch([0, 3, 7, 1], weight)
     planned = method.plan(Recipe())[stage]
     assert [draw.source for draw in planned.draws.values()] == [source]
     ((_, loss),) = planned.step(Batch({source: rows}))
     logits = method.logits(rows.x).detach().numpy()
-    np.testing.assert_allclose(loss.item(), ref_kept_loss(logits, rows.y.numpy(), weight, range(4), []), rtol=1e-12)
+    np.testing.assert_allclose(loss.item(), ref_mean_loss(logits, rows.y.numpy(), weight), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("epochs", "shares"), [(300, [100] * 3), (8, [2, 3, 3]), (4, [1, 1, 2]), (1, [1] * 3)])

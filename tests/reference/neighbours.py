@@ -21,10 +21,10 @@ def ref_keep(logits, labels, n, k, N):
     return np.array([all(votes[i, labels[i]] >= votes[i, c] for c in range(N)) for i in range(n)])
 
 
-def ref_kept_loss(logits, labels, weight, index, keep):
-    """The mean cross-entropy of the rows that count: clean ones, behind the n noisy ones, and noisy ones kept."""
+def ref_mean_loss(logits, labels, weight):
+    """The mean cross-entropy of the rows that count."""
     losses = []
-    for z, y, w, i in zip(logits, labels, weight, index, strict=True):
-        if w > 0 and (i >= len(keep) or keep[i]):
+    for z, y, w in zip(logits, labels, weight, strict=True):
+        if w > 0:
             losses.append(np.log(sum(np.exp(z - z.max()))) + z.max() - z[y])
     return sum(losses) / max(len(losses), 1)

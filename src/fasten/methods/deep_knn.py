@@ -9,19 +9,19 @@ choose between the two and the better one is used as it is (the original splits 
 trains once more), and every network has Adam at 1e-3. Both papers are silent on the rest, chosen here: logits without
 augmentation, of each network's best epoch; neighbours among noisy and clean rows, with the labels that they came with,
 and never the row itself; a row's own label wins a tie, and so does the network of all rows, which also decides where
-there are no validation rows; Adam without weight decay. Dropped rows stay in their batches with weight 0, for the sake
-of fixed shapes: an epoch has as many updates as before, batches count fewer rows, batch norm sees the dropped ones too.
+there are no validation rows; Adam without weight decay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasten.contract import Batch, Draw, Examples, Optim, Predict, Recipe, Stage
+from fasten.contract import Batch, Draw, Optim, Predict, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.neighbours import vote
@@ -71,12 +71,13 @@ class DeepKNN(nn.Module):
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         clean, both = {"clean": Draw("clean", recipe.batch_size)}, {"both": Draw("both", recipe.batch_size)}
+        kept = {"both": replace(both["both"], keep=self.keep)}  # clean rows count on after the noisy ones, and are in
         optim: dict[nn.Module, Optim] = {self.net: Optim(self.adam_rate, weight_decay=self.adam_decay, kind="adam")}
         first, second, third = (max(1, (recipe.epochs + more) // 3) for more in range(3))
         return [
             Stage("clean", self.step_all, clean, optim, first),
             Stage("union", self.step_all, both, optim, second, prepare=self.remember_clean, start="initial"),
-            Stage("filtered", self.step_kept, both, optim, third, prepare=self.choose, start="initial"),
+            Stage("filtered", self.step_all, kept, optim, third, prepare=self.choose, start="initial"),
         ]
 
     def remember_clean(self, predict: Predict) -> None:
@@ -104,16 +105,8 @@ class DeepKNN(nn.Module):
 
     def step_all(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         (rows,) = batch.draws.values()
-        yield self.net, self._loss(rows, rows.weight)
-
-    def step_kept(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
-        rows = batch["both"]
-        last = len(self.keep) - 1  # clean rows count on after the noisy ones, and are all kept
-        kept = torch.where(rows.index > last, 1, self.keep[rows.index.clamp(max=last)])
-        yield self.net, self._loss(rows, rows.weight * kept)
-
-    def _loss(self, rows: Examples, weight: Tensor) -> Tensor:
-        return weighted_mean(F.cross_entropy(self.logits(rows.x), rows.y, reduction="none"), weight)
+        nll = F.cross_entropy(self.logits(rows.x), rows.y, reduction="none")
+        yield self.net, weighted_mean(nll, rows.weight)
 
     def logits(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)[0]
