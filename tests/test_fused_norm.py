@@ -1,5 +1,6 @@
 """The fused kernels do what batch norm, part by part, then the sum and ReLU do. Triton's interpreter runs them here."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -11,8 +12,11 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 
-from fasten.nets import fused_norm
+from fasten.contract import Examples
+from fasten.nets import OneHead, fused_norm
 from fasten.nets.fused_norm import norm_act, usable
+from fasten.nets.resnet import BasicBlock, ResNet
+from fasten.ops.lookahead import look_ahead
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MOMENTUM, EPS = 0.1, 1e-5
@@ -181,3 +185,31 @@ def test_a_residual_of_another_kind_is_refused():
 
 def test_tensors_of_the_host_are_left_to_torch():
     assert not usable(torch.zeros(2, 16, 4, 4).contiguous(memory_format=torch.channels_last))
+
+
+@interpreted
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_look_ahead_through_the_kernels_is_the_plain_one(monkeypatch, moves):
+    """Real pass, its gradient, the pass at θ′, tangents, and a second gradient of the real pass, in that order."""
+    monkeypatch.setattr(fused_norm, "usable", lambda x: x.dim() == 4)
+    torch.manual_seed(0)
+    net = OneHead(ResNet(BasicBlock, (1, 1), channels=3), 4).train().to(memory_format=torch.channels_last)
+    x, y = torch.randn(2, 6, 3, 8, 8), torch.randint(0, 4, (2, 6))
+    found = []
+    for fuse in (True, False):
+        copied = copy.deepcopy(net)
+        copied.parts.fused = fuse
+        weights = torch.full((6,), float(moves)).requires_grad_()
+
+        def inner(outputs, weights=weights):
+            return (weights * F.cross_entropy(outputs[0][0], y[0], reduction="none")).mean()
+
+        one = torch.ones(6)
+        clean = Examples(x[1], y[1], torch.arange(6), one, one)
+        ahead = look_ahead(copied, [x[0]], inner, clean, rate=torch.tensor(0.1), moves=moves)
+        (slopes,) = torch.autograd.grad(ahead.loss, weights, retain_graph=True)
+        real = torch.autograd.grad(F.cross_entropy(ahead.outputs[0][0], y[0]), list(copied.parameters()))
+        found.append([slopes, *real, *copied.buffers()])
+    assert found[0][0].abs().max() > 1e-3
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-4)

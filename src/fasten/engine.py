@@ -14,6 +14,7 @@ from fasten.capture import capture
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
+from fasten.nets.overlap import gradients
 
 Row = dict[str, Any]  # what the record says of one epoch
 Step = Callable[[Mapping[str, Picks]], None]
@@ -54,7 +55,7 @@ class Update:
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         for part, loss in self.stage.step(batch):
-            grads = torch.autograd.grad(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            grads = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
             for parameter, grad in zip(self.parts[part], grads, strict=True):
                 parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()

@@ -12,8 +12,9 @@ from torch import nn
 
 from fasten.nets import Heads, fused_norm
 
-# How networks run on a GPU: torch's own kernels; our fused batch norms; or torch.compile, which takes half a minute.
-Kernels = Literal["plain", "fused", "compiled"]
+# How networks run on a GPU: torch's own kernels; our fused batch norms; these, and weight gradients on a stream of their
+# own; or torch.compile, which takes half a minute.
+Kernels = Literal["plain", "fused", "overlapped", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Machine:
         for module in method.modules():
             if isinstance(module, Heads):
                 module.precision = torch.bfloat16 if self.precision == "bf16" else None
-                module.parts.fused = self.kernels == "fused"
+                module.parts.fused = self.kernels in ("fused", "overlapped")
+                module.parts.overlap = self.kernels == "overlapped"
         return method
 
 

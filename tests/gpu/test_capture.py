@@ -44,7 +44,7 @@ def trained(
     return method.state_dict(), rows
 
 
-@pytest.mark.parametrize("kernels", ["plain", "fused"])
+@pytest.mark.parametrize("kernels", ["plain", "fused", "overlapped"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_captured_run_is_the_eager_run(name, kernels):
     eager, eager_rows = trained(name, gpu(kernels=kernels))

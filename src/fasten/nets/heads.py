@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fasten.contract import NormMode
 from fasten.nets.norm import forward_parts, share_parts
+from fasten.nets.overlap import overlap_convolutions
 
 
 class Heads(nn.Module):
@@ -26,6 +27,7 @@ class Heads(nn.Module):
         for name in names:
             self.add_module(name, nn.Linear(features, num_classes))
         self.parts = share_parts(backbone)
+        overlap_convolutions(backbone, self.parts)
         self.precision: torch.dtype | None = None  # of the backbone; None: as its weights
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -26,6 +26,7 @@ class Parts:
     def __init__(self) -> None:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
+        self.overlap = False  # weight gradients of convolutions beside the rest
         self.virtual = False  # passes that leave the running statistics alone
         self.group: Tensor | None = None  # (B, G) 1 or 0: whose statistics a row takes part in; none for filling
 

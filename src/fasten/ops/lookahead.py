@@ -24,6 +24,7 @@ from torch.func import functional_call
 
 from fasten.contract import Examples
 from fasten.nets import Heads
+from fasten.nets.overlap import gradients
 from fasten.ops.means import weighted_mean
 
 Route = Literal["tangent", "graph"]
@@ -58,22 +59,23 @@ def look_ahead(
     """
     names, weights = zip(*net.named_parameters(), strict=True)
     twice = route == "graph"
-    with net.parts.using(fused=net.parts.fused and not twice):  # the fused kernels can be differentiated once
+    once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated once only
+    with net.parts.using(**once):
         outputs = net.each(batches, "split")
     grads: Sequence[Tensor] = ()
     place: list[Tensor] = list(start or weights)
     if moves or twice:
-        grads = torch.autograd.grad(inner(outputs), weights, retain_graph=True, create_graph=twice)
+        grads = gradients(inner(outputs), weights, retain_graph=True, create_graph=twice)
         move = torch._foreach_mul(grads, rate.to(grads[0].dtype))  # all weights in a few kernels
         place = list(torch._foreach_sub(place, move))
     if not twice:
         place = [p.detach().requires_grad_() for p in place]
-    with net.parts.using(virtual=True, fused=net.parts.fused and not twice):
+    with net.parts.using(virtual=True, **once):
         logits = functional_call(net, dict(zip(names, place, strict=True)), (clean.x,))[0]
     loss = weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
     if twice:
         return Ahead(outputs, [g.detach() for g in grads], loss)
-    along = torch.autograd.grad(loss, place)
+    along = gradients(loss, place)
     change = _change_along(net, names, weights, along, batches[0], outputs, inner)
     proxy = -rate.to(change.dtype) * change
     return Ahead(outputs, grads, loss.detach() + proxy - proxy.detach())

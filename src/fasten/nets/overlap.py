@@ -1,0 +1,102 @@
+"""Convolutions whose weight gradients are computed beside the rest of the way back, on a stream of their own.
+
+The layers before a convolution wait for the gradient of its input; nobody needs that of its weights before the step. In
+the small layers of a residual network neither fills a GPU, and batch norm between them waits for memory. The engine,
+or whoever asks for gradients, has to `join` before it uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fasten.nets.norm import Parts
+
+_sides: dict[torch.device, torch.cuda.Stream] = {}
+_pending: set[torch.device] = set()
+
+
+def gradients(loss: Tensor, weights: Sequence[Tensor], **options: bool) -> tuple[Tensor, ...]:
+    """`torch.autograd.grad`, with all of its work joined."""
+    found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
+    join(loss.device)
+    return found
+
+
+def join(device: torch.device) -> None:
+    """Let what follows on the device wait for weight gradients that are under way."""
+    if device in _pending:
+        torch.cuda.current_stream(device).wait_stream(_sides[device])
+        _pending.discard(device)
+
+
+@contextmanager
+def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
+    """Work on the side stream, after what is on the present one so far."""
+    if device.type != "cuda":
+        yield
+        return
+    if device not in _sides:
+        _sides[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = _sides[device]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    for tensor in used:
+        tensor.record_stream(side)  # their memory is not to be used again before the side stream is done
+    _pending.add(device)
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype, how: tuple[Any, ...]) -> Tensor:
+        low = weight.to(dtype)  # here rather than by autocast, so that the gradient's way back lies beside too
+        x = x.to(dtype)
+        ctx.save_for_backward(x, low)
+        ctx.how, ctx.dtype = how, weight.dtype
+        return F.conv2d(x, low, None, *how)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, low = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.how
+
+        def wanted(mask: list[bool]) -> tuple[Tensor, ...]:
+            call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
+            return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
+
+        with _beside(x.device, dy, x, low):
+            dweight = wanted([False, True, False])[1].to(ctx.dtype)
+        dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None
+        return dx, dweight, None, None
+
+
+class OverlappedConv2d(nn.Conv2d):
+    """A convolution without bias, in the precision of autocast."""
+
+    parts: Parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = x.device.type
+        trains = torch.is_grad_enabled() and self.weight.requires_grad
+        if not (self.parts.overlap and trains and torch.is_autocast_enabled(kind)):
+            return super().forward(x)
+        how = (self.stride, self.padding, self.dilation, self.groups)
+        apply = cast(Any, _Convolve.apply)
+        return cast(Tensor, apply(x, self.weight, torch.get_autocast_dtype(kind), how))
+
+
+def overlap_convolutions(net: nn.Module, parts: Parts) -> None:
+    """Turn plain convolutions into such, in place; names and weights stay. They do nothing new until `parts` say so."""
+    for module in net.modules():
+        plain = type(module) is nn.Conv2d and module.bias is None and module.padding_mode == "zeros"
+        if plain and isinstance(module.padding, tuple):
+            module.__class__ = OverlappedConv2d
+            vars(module)["parts"] = parts
