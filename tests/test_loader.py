@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from builders import CPU64, make_tiny_task
-from fasten.augment import Normalise, gather_crop_flip
+from fasten import stream
+from fasten.augment import Normalise, centre_crop, gather_crop_flip
 from fasten.contract import Draw, Stage
 from fasten.loader import BLOCK, BalancedDraw, Loader
 from fasten.stream import StreamLoader
@@ -98,6 +101,63 @@ def test_augmentation_matches_padding_cropping_and_flipping(pad):
     for i, row in enumerate(rows):
         dy, dx = (int(v * (2 * pad + 1)) for v in random[i, :2])
         np.testing.assert_array_equal(got[i], ref_crop_flip(images[row], dy, dx, random[i, 2] < 0.5, pad))
+
+
+@pytest.mark.parametrize(("pad", "crop"), [(0, 6), (0, 4), (2, 5), (1, 1)])
+def test_a_smaller_crop_is_a_window_of_the_padded_image(pad, crop):
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (5, 6, 9, 3), dtype=np.uint8)
+    random, rows = rng.random((40, 5)), rng.integers(0, 5, 40)
+    random[:2, :2] = [[0, 0], [1 - 2**-24, 1 - 2**-24]]  # the first and the last window
+    args = (torch.from_numpy(a) for a in (images, rows, random))
+    got = gather_crop_flip(*args, pad, flip=True, crop=crop).numpy()
+    assert got.shape == (40, crop, crop, 3)
+    for i, row in enumerate(rows):
+        padded = np.pad(images[row], ((pad, pad), (pad, pad), (0, 0)))
+        top, left = (int(v * (n - crop + 1)) for v, n in zip(random[i, :2], padded.shape[:2], strict=True))
+        window = padded[top : top + crop, left : left + crop]
+        np.testing.assert_array_equal(got[i], window[:, ::-1] if random[i, 2] < 0.5 else window)
+
+
+def test_the_middle_is_cut_out():
+    images = torch.arange(5 * 8).view(1, 5, 8, 1)
+    assert centre_crop(images, 4)[0, :, :, 0].tolist() == [[8 * y + x for x in range(2, 6)] for y in range(4)]
+    assert centre_crop(images, None) is images
+
+
+def test_both_loaders_crop_in_training_and_in_evaluation():
+    task = replace(make_tiny_task(), crop=4, pad=0)
+    resident, streamed = Loader(task, CPU, 0), StreamLoader(task, CPU, 0)
+    assert task.shape == (3, 4, 4)
+    for ours, theirs in zip(streamed.updates(stage(), (0, 1)), resident.updates(stage(), (0, 1)), strict=True):
+        a, b = streamed.draws(stage(), ours)["noisy"].x, resident.draws(stage(), theirs)["noisy"].x
+        assert a.shape == (16, 3, 4, 4)
+        assert a.equal(b)
+    middle = torch.from_numpy(task.x[task.split.test][:, 1:5, 1:5]).permute(0, 3, 1, 2) / 255
+    for loader in (resident, streamed):
+        torch.testing.assert_close(torch.cat(list(loader.chunks("test", 4))), middle)
+
+
+@pytest.mark.parametrize("crop", [0, 7])
+def test_a_crop_that_does_not_fit_is_refused(crop):
+    with pytest.raises(ValueError, match=f"a crop of {crop} pixels does not fit"):
+        replace(make_tiny_task(), crop=crop)
+
+
+def test_streamed_chunks_are_small_and_a_failure_reaches_the_caller(monkeypatch):
+    task = make_tiny_task()
+    loader = StreamLoader(task, CPU, 0)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 2 * task.x[0].nbytes)
+    assert [len(x) for x in loader.chunks("test", 1000)] == [2, 2, 2, 2, 1]
+
+    def fail(rows):
+        raise ValueError("row 3 is damaged")
+
+    loader._fetch = fail
+    with pytest.raises(ValueError, match="row 3 is damaged"):
+        list(loader.chunks("test", 4))
+    with pytest.raises(ValueError, match="row 3 is damaged"):
+        next(loader.updates(stage(), (0, 1)))
 
 
 def test_every_offset_is_equally_likely():

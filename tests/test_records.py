@@ -24,6 +24,7 @@ recipes = st.builds(
     momentum=finite,
     weight_decay=finite,
     milestones=st.lists(st.integers(1)).map(tuple),
+    weights=st.none() | st.text(),
 )
 options = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | finite | st.text())
 runs = st.builds(
@@ -34,6 +35,14 @@ runs = st.builds(
 @given(run=runs)
 def test_a_run_survives_json(run):
     assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+def test_a_run_without_weights_is_written_as_before_there_were_any():
+    """So it keeps its name, and records from before are still those of the same run."""
+    values = Run("digits").to_json()
+    assert "weights" not in values["recipe"]
+    assert Run.from_json(values) == Run("digits")
+    assert Run("digits", recipe=Recipe(weights="a")).to_json()["recipe"]["weights"] == "a"
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,36 @@ from torch import Tensor
 NUM_RANDOM = 3  # per image: the crop's row, its column, whether to flip
 
 
-def gather_crop_flip(images: Tensor, rows: Tensor, random: Tensor, pad: int, flip: bool) -> Tensor:
-    """Rows of `images` (n, H, W, C), each zero-padded by `pad`, cropped at random to its old size, perhaps flipped.
+def gather_crop_flip(
+    images: Tensor, rows: Tensor, random: Tensor, pad: int, flip: bool, crop: int | None = None
+) -> Tensor:
+    """Rows of `images` (n, H, W, C), each zero-padded by `pad`, cropped at random, perhaps flipped.
 
-    `random` (B, 3) is uniform in [0, 1). One gather does it all: no padded copy is made.
+    A crop is a square of `crop` pixels, or as large as the image was. `random` (B, 3) is uniform in [0, 1). One gather
+    does it all: no padded copy is made.
     """
     height, width = images.shape[1:3]
-    offset = (random[:, :2] * (2 * pad + 1)).long() - pad  # (B, 2), from −pad to pad
-    ys = offset[:, :1] + torch.arange(height, device=images.device)  # (B, H)
-    xs = offset[:, 1:] + torch.arange(width, device=images.device)  # (B, W)
+    ys = _window(random[:, :1], height, pad, crop or height)  # (B, H), or (B, crop)
+    xs = _window(random[:, 1:2], width, pad, crop or width)
     if flip:
         xs = torch.where(random[:, 2:3] < 0.5, xs.flip(1), xs)
     inside = ((ys >= 0) & (ys < height))[:, :, None] & ((xs >= 0) & (xs < width))[:, None, :]  # (B, H, W)
     picked = images[rows[:, None, None], ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
     return picked * inside[..., None]
+
+
+def _window(random: Tensor, size: int, pad: int, crop: int) -> Tensor:
+    """Places (B, crop) from −pad to size + pad − 1: a row of neighbours each, every start equally likely."""
+    start = (random * (2 * pad + size - crop + 1)).long() - pad
+    return start + torch.arange(crop, device=random.device)
+
+
+def centre_crop(images: Tensor, crop: int | None) -> Tensor:
+    """The middle `crop` × `crop` pixels of images (n, H, W, C); all of them where there is no crop."""
+    if crop is None:
+        return images
+    top, left = ((size - crop) // 2 for size in images.shape[1:3])
+    return images[:, top : top + crop, left : left + crop]
 
 
 class Normalise:

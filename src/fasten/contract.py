@@ -29,14 +29,15 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     milestones: tuple[int, ...] = (50, 60)
+    weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule, shrunk or stretched to `epochs`.
+        """The same schedule, shrunk or stretched to `epochs`; the first epoch keeps its rate.
 
         >>> Recipe(epochs=70, milestones=(50, 60)).scaled(7).milestones
         (6, 7)
         """
-        milestones = tuple(round((m - 1) * epochs / self.epochs) + 1 for m in self.milestones)
+        milestones = tuple(max(round((m - 1) * epochs / self.epochs), min(m - 1, 1)) + 1 for m in self.milestones)
         return replace(self, epochs=epochs, milestones=milestones)
 
     def sgd(self) -> Optim:

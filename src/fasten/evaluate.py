@@ -46,14 +46,14 @@ class Watch:
         now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
         row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
         row |= {"t_diagonal": None, "t_diagonal_true": None, "chi2": None, "off_support": None}
-        T = self.task.transition
-        if self.task.truth is not None:
-            counted = metrics.counted_transition(self.task.truth, now, self.task.num_classes)
-            row |= {"label_accuracy": metrics.accuracy(now, self.task.truth)}
-            row |= {"t_diagonal_true": metrics.mean_diagonal(counted)}
-            if row["corrected_fraction"] > 0 or T is None:
-                T = counted
-        return row, T
+        T, truth = self.task.transition, self.task.truth
+        if truth is None:
+            return row, T if row["corrected_fraction"] == 0 else None
+        known = truth >= 0
+        counted = metrics.counted_transition(truth, now, self.task.num_classes)
+        row |= {"label_accuracy": metrics.accuracy(now[known], truth[known])}
+        row |= {"t_diagonal_true": metrics.mean_diagonal(counted)}
+        return row, counted if row["corrected_fraction"] > 0 or T is None else T
 
     def _transition(self, history: Mapping[str, Tensor], T: NDArray[np.float64] | None) -> Row:
         """T̂ of every update of the epoch, against the T of the labels as they are now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     record = read_finished(folder)
     _check_classes(folder, record["data"], task)
     run = Run.from_json(record["run"])
-    method = build_method(run, task)
+    method = build_method(replace(run, recipe=replace(run.recipe, weights=None)), task)  # its own weights follow
     path = folder / "model.safetensors"
     weights = _read_weights(path, record["result"].get("model_sha256"))
     try:

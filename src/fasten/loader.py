@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fasten.augment import NUM_RANDOM, Normalise, gather_crop_flip
+from fasten.augment import NUM_RANDOM, Normalise, centre_crop, gather_crop_flip
 from fasten.contract import Draw, Examples, SetName, Stage
 from fasten.data.task import Task
 from fasten.streams import torch_stream
@@ -81,7 +81,7 @@ class Loader:
 
     def __init__(self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> None:
         self.device, self.seed, self.dtype, self.num_classes = device, seed, dtype, task.num_classes
-        self.is_image, self.pad, self.flip = task.x.ndim == 4, task.pad, task.flip
+        self.is_image, self.pad, self.flip, self.crop = task.x.ndim == 4, task.pad, task.flip, task.crop
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
         labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
@@ -96,6 +96,7 @@ class Loader:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _store(self, task: Task) -> None:
+        assert isinstance(task.x, np.ndarray), "images in files are streamed"
         self.x = self._move(task.x)
 
     def num_updates(self, stage: Stage) -> int:
@@ -167,14 +168,14 @@ class Loader:
     def _examples(self, source: SetName, picks: Picks) -> Examples:
         rows = self.rows[source][picks.index]
         store, place = (self.x, rows) if picks.x is None else (picks.x, torch.arange(len(rows), device=self.device))
-        if self.is_image and (self.pad or self.flip):
-            x = gather_crop_flip(store, place, picks.random, self.pad, self.flip)
+        if self.is_image and (self.pad or self.flip or self.crop):
+            x = gather_crop_flip(store, place, picks.random, self.pad, self.flip, self.crop)
         else:
             x = store[place]
         coin = picks.random[:, NUM_RANDOM:]
         return Examples(self.normalise(x), self.y[source][picks.index], picks.index, picks.weight, coin)
 
     def chunks(self, name: str, size: int) -> Iterator[Tensor]:
-        """A whole part, in order, without augmentation."""
+        """A whole part, in order, at most `size` rows at a time, without augmentation."""
         for rows in torch.split(self.rows[name], size):
-            yield self.normalise(self.x[rows])
+            yield self.normalise(centre_crop(self.x[rows], self.crop))

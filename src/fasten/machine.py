@@ -12,8 +12,8 @@ from torch import nn
 
 from fasten.nets import Heads, fused_norm
 
-# How networks run on a GPU: torch's own kernels; our fused batch norms; these, and weight gradients on a stream of their
-# own; or torch.compile, which takes half a minute.
+# How networks run on a GPU: torch's own kernels; our fused batch norms; these, with weight gradients on a stream of
+# their own; or torch.compile, which takes half a minute.
 Kernels = Literal["plain", "fused", "overlapped", "compiled"]
 
 

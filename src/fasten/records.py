@@ -19,6 +19,7 @@ from fasten.files import write_text
 
 SCHEMA = 1
 VERSION = "0.1.0"
+SHARED_GPU = "FASTEN_SHARED_GPU"  # a variable that is set where several runs share a GPU: their times say little
 PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
 
 Record = dict[str, Any]
@@ -43,6 +44,8 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
+        if self.recipe.weights is None:
+            del recipe["weights"]  # as in records from before there was such a thing: the same run, the same JSON
         return {**vars(self), "options": dict(self.options), "recipe": recipe}
 
     @staticmethod
@@ -63,17 +66,24 @@ def environment() -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "commit": _commit(),
-    }
+    } | shared_gpu()
+
+
+def shared_gpu() -> dict[str, bool]:
+    """What the environment says of a run made beside others on one GPU."""
+    return {"shared_gpu": True} if os.environ.get(SHARED_GPU) else {}
 
 
 def _commit() -> str | None:
-    """Of the source tree this runs from; `FASTEN_COMMIT` where it is a copy without its history."""
+    """Of the source tree this runs from; what `FASTEN_COMMIT` says, where a copy's own history is not to be trusted."""
+    if os.environ.get("FASTEN_COMMIT"):
+        return os.environ["FASTEN_COMMIT"]
     here = Path(__file__).resolve().parent
     try:
         found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("FASTEN_COMMIT")
-    return found.stdout.strip() if found.returncode == 0 else os.environ.get("FASTEN_COMMIT") or None
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None
 
 
 def write_record(folder: Path, record: Record) -> None:

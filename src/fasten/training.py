@@ -27,8 +27,9 @@ from fasten.files import write_bytes
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
 from fasten.nets import build_backbone
+from fasten.nets.weights import load_weights
 from fasten.options import find_method
-from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, write_record
+from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.stream import StreamLoader
 from fasten.streams import torch_seed
@@ -72,6 +73,8 @@ def build_method(run: Run, task: Task) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape)
+        if run.recipe.weights is not None:
+            load_weights(backbone, run.recipe.net, Path(run.recipe.weights).expanduser())
         return entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
 
 
@@ -82,9 +85,9 @@ def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
-    """On the device where the data take at most half of its free memory, else streamed."""
-    fits = True
-    if machine.device.type == "cuda":
+    """On the device where the data lie in memory and take at most half of what is free there, else streamed."""
+    fits = isinstance(task.x, np.ndarray)
+    if fits and machine.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(machine.device)
         fits = task.x.nbytes <= free // 2
     return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
@@ -121,6 +124,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     device = how["device"] if settings.device == "auto" else settings.device
     references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
     settings = replace(settings, place=place, device=device, **references)
+    record["environment"] |= shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean)
     return _Session(run, task, out, settings, record).go(began)
 
@@ -182,7 +186,7 @@ class _Session:
         found = self.checkpoints.load()
         if found is None:
             log = Log(self.out / "log.jsonl")
-            for note in coverage_notes(self.task, self.fit.plan):
+            for note in [*start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
                 self._note(note)
             return log
         tensors, meta, damaged = found
@@ -284,8 +288,8 @@ class _Session:
 
     def _write(self, found: Evaluation) -> None:
         """The record last: a folder whose record has a result is complete."""
-        names, ids = self.task.class_names, self.task.split.noisy
-        table = audit.label_table(ids, self.task.given, found.posterior, names)
+        names = self.task.class_names
+        table = audit.label_table(self.task.ids, self.task.given, found.posterior, names)
         audit.write_labels(table, self.out / "labels.csv")
         audit.write_transition(found.transition, names, self.out / "transition.csv")
         children, tables = _weights_and_tables(self.method)
@@ -297,6 +301,13 @@ class _Session:
         write_report(self.record, self.out / "report.html")
         write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
+
+
+def start_notes(recipe: Recipe) -> list[str]:
+    """A network for ImageNet is rarely meant to start from nothing."""
+    if recipe.weights is not None or not recipe.net.startswith("imagenet-"):
+        return []
+    return [f"{recipe.net} starts from random weights; --set weights=FILE starts it from those of ImageNet"]
 
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fasten.data.images import ImageFiles
+from fasten.data.splits import Split
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -20,18 +23,23 @@ class Source:
     """
 
     name: str
-    x: NDArray[Any]  # (n, H, W, C) uint8 images, or (n, D) float32 features
-    truth: NDArray[np.int64]  # (n,) the true labels
+    x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
+    truth: NDArray[np.int64]  # (n,) the true labels; -1 where nobody knows, for noisy rows of an official split
     test: NDArray[np.bool_]  # (n,) the official test rows; all False where there are none
     class_names: tuple[str, ...]
     flips: Mapping[int, tuple[int, ...]] | None = None  # class -> those it is mistaken for, equally often
     given: NDArray[np.int64] | None = None  # (n,) as people labelled them, -1 on test rows; None: noise is injected
+    split: Split | None = None  # the official one; None: drawn
 
     def __post_init__(self) -> None:
         self._check_shapes()
-        self._check_labels("truth", self.truth, np.ones(len(self.x), bool))
+        self._check_split()
+        everywhere, noisy = np.ones(len(self.x), bool), ~self.test
+        if self.split is not None:
+            noisy = np.isin(np.arange(len(self.x)), self.split.noisy)
+        self._check_labels("truth", self.truth, everywhere if self.given is None or self.split is None else ~noisy)
         if self.given is not None:
-            self._check_labels("given", self.given, ~self.test)
+            self._check_labels("given", self.given, noisy)
             if (self.given[self.test] != -1).any():
                 raise ValueError(f"{self.name}: a test row has a given label; people label training rows, write -1")
         self._check_flips()
@@ -54,8 +62,18 @@ class Source:
                     f"for each of the {len(self.x)} rows of x"
                 )
 
+    def _check_split(self) -> None:
+        if self.split is None:
+            return
+        rows = np.concatenate([self.split.noisy, self.split.clean, self.split.valid, self.split.test])
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self.x):
+            raise ValueError(f"{self.name}: the split has row {rows.max()} of {len(self.x)}; number them from 0")
+        if not np.array_equal(np.flatnonzero(self.test), np.sort(self.split.test)):
+            raise ValueError(f"{self.name}: `test` marks other rows than the split's test rows; mark those")
+
     def _check_labels(self, name: str, labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> None:
-        wrong = np.flatnonzero(rows & ((labels < 0) | (labels >= self.num_classes)))
+        """Labels of `rows` are classes; others may be -1 too."""
+        wrong = np.flatnonzero((labels < np.where(rows, 0, -1)) | (labels >= self.num_classes))
         if len(wrong):
             raise ValueError(
                 f"{self.name}: {name} label {labels[wrong[0]]} in row {wrong[0]} is outside the {self.num_classes} "

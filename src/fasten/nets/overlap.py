@@ -22,7 +22,7 @@ _sides: dict[torch.device, torch.cuda.Stream] = {}
 _pending: set[torch.device] = set()
 
 
-def gradients(loss: Tensor, weights: Sequence[Tensor], **options: bool) -> tuple[Tensor, ...]:
+def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
     """`torch.autograd.grad`, with all of its work joined."""
     found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
     join(loss.device)

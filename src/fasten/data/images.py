@@ -1,0 +1,80 @@
+"""Images that stay in their files: an array that decodes the rows it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # whatever the name says; others have no business in a data set
+MAX_PIXELS = 64_000_000  # of one file: a few bytes may claim to be an image that fills the memory
+CHANNELS = 3
+
+
+class ImageFiles:
+    """Files under `root` as if they were one array (n, side, side, 3) of uint8. Nothing decoded is kept.
+
+    Of each image, whatever its size and colours, this is the middle square, scaled to `side`: the same as to scale
+    the shorter side to `side` and to cut off what is too long at both ends. Several threads may read at once.
+
+    >>> ImageFiles(Path("shop"), ["a.jpg", "b.jpg"], side=256).shape
+    (2, 256, 256, 3)
+    """
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    def __init__(self, root: Path, keys: Sequence[str], side: int) -> None:
+        self.root, self.keys, self.side = root, keys, side
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.keys), self.side, self.side, CHANNELS)
+
+    @property
+    def nbytes(self) -> int:
+        """Were it all decoded."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            out[place] = self.read(self.keys[row])
+        return out
+
+    def read(self, key: str) -> NDArray[np.uint8]:
+        """One image, (side, side, 3)."""
+        try:
+            with Image.open(self.root / key, formats=FORMATS) as image:
+                return _middle_square(image, self.side)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"the image {key} is not in {self.root}; unpack all of the data set's images there"
+            ) from None
+        except (PermissionError, MemoryError):
+            raise
+        except Exception as error:  # a damaged image fails in many ways, none of which the user has to know
+            raise ValueError(
+                f"the image {key} in {self.root} cannot be read ({type(error).__name__}: {error}); fetch it again"
+            ) from error
+
+
+def _middle_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"it claims {width}×{height} pixels, more than {MAX_PIXELS:,}")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # by this way Pillow does not warn
+    short = min(width, height)
+    left, top = (width - short) / 2, (height - short) / 2
+    square = image.convert("RGB").resize(
+        (side, side), Image.Resampling.BILINEAR, box=(left, top, left + short, top + short)
+    )
+    return np.asarray(square, np.uint8)

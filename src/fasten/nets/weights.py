@@ -1,0 +1,50 @@
+"""Weights that a network starts from, from a file that someone else made."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+CLASSIFIER = "fc."  # torchvision's name for it; our heads are new
+COUNTERS = "num_batches_tracked"  # of batch norms, for which we have no use, and which old files lack
+
+
+def load_weights(backbone: nn.Module, net: str, path: Path) -> None:
+    """Fill a backbone, known as `net`, from a .safetensors file of torchvision's names; its classifier is left out."""
+    found = {name: tensor for name, tensor in _read(path).items() if not name.startswith(CLASSIFIER)}
+    wanted = backbone.state_dict()
+    for name in sorted(found):
+        if name not in wanted:
+            (close,) = get_close_matches(name, wanted, n=1, cutoff=0)
+            raise ValueError(
+                f"{path} holds {name!r}, which {net} does not have (the nearest is {close!r}); give the weights of "
+                f"{net}, under torchvision's names"
+            )
+    for name, tensor in wanted.items():
+        if name not in found and not name.endswith(COUNTERS):
+            raise ValueError(f"{path} lacks {name!r}; give the weights of {net}")
+        if name in found and found[name].shape != tensor.shape:
+            theirs, ours = ("×".join(map(str, t.shape)) for t in (found[name], tensor))
+            raise ValueError(f"{path} holds {name!r} of {theirs}, and {net} has {ours}; give the weights of {net}")
+    backbone.load_state_dict(found, strict=False)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".safetensors":
+        raise ValueError(
+            f"weights are read from a .safetensors file, got {path}; docs/clothing1m.md has the lines that make one "
+            "of torchvision's"
+        )
+    if not path.is_file():
+        raise ValueError(
+            f"the weights {path} are {'no file' if path.exists() else 'not there'}; give --set weights=FILE"
+        )
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged, or no .safetensors file ({error}); make it again") from None
+    return weights
