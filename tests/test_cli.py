@@ -33,7 +33,7 @@ from fasten.records import VERSION, read_record
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
 FILES = ["labels.csv", "log.jsonl", "model.safetensors", "record.json", "report.html", "tables.safetensors"]
 FILES += ["transition.csv"]
-COMMANDS = ["train", "resume", "evaluate", "report", "methods", "datasets", "bench", "compare"]
+COMMANDS = ["train", "resume", "evaluate", "report", "methods", "datasets", "bench", "compare", "reproduce"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -714,7 +714,7 @@ def test_help_fits_a_terminal_and_shows_an_example(capsys, monkeypatch, command)
     text = answer(f"{command} --help", capsys)
     assert max(map(len, text.splitlines())) <= 80
     assert f"  fasten {command}" in text or "Begin with: fasten train" in text
-    assert "..." not in text.replace("[ARGS]...", "")
+    assert "..." not in text.replace("[ARGS]...", "").replace("[NAME]...", "")
 
 
 def test_no_command_shows_the_help(capsys):

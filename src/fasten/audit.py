@@ -112,7 +112,7 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     ...     print((pathlib.Path(folder) / "labels.csv").read_text().splitlines()[1])
     0,'=1+1,cat,dog,0.75,0.75,true,dog
     """
-    text = {name: table[name].map(_escaped) for name in ("id", "given", "suggested", "corrected")}
+    text = {name: table[name].map(escaped) for name in ("id", "given", "suggested", "corrected")}
     is_issue = table["is_issue"].map({True: "true", False: "false"})
     write_text(path, _csv(table.assign(**text, is_issue=is_issue)))
 
@@ -127,7 +127,7 @@ def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathL
     ...     path.read_text().splitlines()
     ['true,cat,dog', 'cat,0.75,0.25', 'dog,0,1']
     """
-    names = [_escaped(str(name)) for name in class_names]
+    names = [escaped(str(name)) for name in class_names]
     table = pd.DataFrame(np.asarray(T, np.float64), columns=names)
     table.insert(0, "true", names, allow_duplicates=True)  # a class may be called "true"
     write_text(path, _csv(table))
@@ -210,8 +210,12 @@ def _csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
 
 
-def _escaped(cell: Any) -> Any:
-    """Text with an apostrophe before what a spreadsheet would run; one more where it has some, so it can be undone."""
+def escaped(cell: Any) -> Any:
+    """Text with an apostrophe before what a spreadsheet would run; one more where it has some, so it can be undone.
+
+    >>> escaped("=1+1"), escaped(-1)
+    ("'=1+1", -1)
+    """
     is_formula = isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA_STARTS)
     return f"'{cell}" if is_formula else cell
 

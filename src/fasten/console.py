@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -10,18 +9,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fasten.bench import Timing, run_ratios
-from fasten.compare import Outcome, Summary
+from fasten.compare import Outcome as RunOutcome
+from fasten.compare import Summary
 from fasten.engine import Row
-from fasten.records import Record
+from fasten.records import Record, Run
 from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
-
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+from fasten.report.paper import Outcome, text_table
+from fasten.reproduce import Made
+from fasten.speed import in_words, measured
+from fasten.wanted import Plan, settings_of
 
 
 class Display:
@@ -88,12 +89,45 @@ class Runs(Display):
     def start(self, record: Record, updates: int) -> None:
         self.show_bar(f"{record['run']['method']}, seed {record['run']['seed']}", updates)
 
-    def finished(self, run: Outcome, number: int, total: int, was_there: bool) -> None:
+    def finished(self, run: RunOutcome, number: int, total: int, was_there: bool) -> None:
         self.stop()
         accuracy = run.valid_accuracy if run.test_accuracy is None else run.test_accuracy
         found = f"failed: {run.error}" if run.error else f"{_percent(accuracy)} in {run.train_seconds:.1f} s"
         before = ", from before" if was_there else ""
         self.say(f"{run.method}, seed {run.seed}: {found} ({number} of {total}{before})")
+
+
+class Reproduction(Runs):
+    """The course of the runs that tables and figures are made of."""
+
+    def begin(self, plan: Plan) -> None:
+        missing = plan.missing
+        if missing:
+            there = len(plan.runs) - len(missing)
+            self.say(f"{len(plan.runs)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
+
+    def made(self, run: Made) -> None:
+        self.stop()
+        count = f"{run.number} of {run.total}"
+        left = "" if run.number == run.total else f"; about {in_words(run.seconds_left)} left"
+        self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")
+
+
+def _time(runs: Sequence[Run]) -> str:
+    return f": {measured().summary(runs)}" if runs else ""
+
+
+def _run_name(run: Run) -> str:
+    what = [run.method, f"{run.dataset} {run.noise}", *settings_of(run), f"seed {run.seed}"]
+    return ", ".join(what)
+
+
+def _found(run: Made) -> str:
+    if run.result is None:
+        return f"failed: {run.error}"
+    accuracy = run.result["test_accuracy"]
+    shown = _percent(run.result["valid_accuracy"] if accuracy is None else accuracy)
+    return f"{shown} in {run.result['train_seconds']:.1f} s"
 
 
 def show_result(record: Record, out: Path) -> None:
@@ -153,6 +187,38 @@ def show_comparison(summary: Summary, out: Path) -> None:
     print(f"page: {out / 'compare.html'}")
 
 
+def show_experiments(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The tables and figures that can be made."""
+    shown = [[row["name"], row["kind"], len(row["runs"]), row["title"]] for row in rows]
+    show_table(["name", "kind", "runs", "title"], shown)
+
+
+def show_estimate(found: Mapping[str, Any]) -> None:
+    """Every run, and how long those that are missing take."""
+    speed, rows, missing = measured(), [], []
+    for row in found["runs"]:
+        run = Run.from_json(row["run"])
+        if row["record"] is None:
+            missing.append(run)
+        options = " ".join(settings_of(run)) or "–"
+        what = [run.method, run.dataset, run.noise, options, run.recipe.epochs, run.seed]
+        rows.append([*what, speed.in_words(run), row["record"] or row["state"]])
+    show_table(["method", "data set", "noise", "options", "epochs", "seed", "time", "recorded"], rows)
+    there = len(rows) - len(missing)
+    print(f"\n{len(rows)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
+
+
+def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str]], out: Path) -> None:
+    """Every table, what failed, and where all of it lies."""
+    for outcome in outcomes:
+        print(f"{text_table(outcome).rstrip()}\n")
+    for run in failed:
+        print(f"failed: {run['key']}: {run['error']}")
+    if failed:
+        print("the same command tries again what failed")
+    print(f"written: {out}")
+
+
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     """A line for each stage of each method, then one for each method's whole run."""
     print(f"{net} on {device}; ratio to plain cross-entropy on the same images")
@@ -164,28 +230,6 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     show_table(["method", "stage", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
     print("\na run of the paper's length (44,000 noisy rows, each method's own epochs), FasTEN's being 1")
     show_table(["method", "time"], [[name, f"{ratio:.2f}×"] for name, ratio in run_ratios(lines).items()])
-
-
-def sentence(error: Exception) -> str:
-    """One line for what went wrong."""
-    if is_out_of_memory(error):
-        return "not enough memory; try a smaller batch (batch_size) or a smaller network (net)"
-    if isinstance(error, OSError) and error.errno is not None:
-        where = f": {error.filename}" if error.filename else ""
-        if error.errno in FULL_DISK:
-            return f"no space left on the disk{where}; free some and run it again"
-        return f"{error.strerror}{where}"
-    return one_line(str(error)) or type(error).__name__
-
-
-def one_line(text: str) -> str:
-    """The same words without line breaks."""
-    return " ".join(text.split())
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """On a GPU, or on the host, where torch has no exception of its own for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _cell(value: Any) -> str:

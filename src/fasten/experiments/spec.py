@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fasten.records import Record, Run
 
 Status = Literal["reproduced", "better", "below", "quoted", "running", "not run", "ours"]  # ours: not in the paper
+ROUNDING = 1e-9  # of sums of decimals: a mean that lies on the edge is reproduced
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Cell:
     run: Run | None = None  # seed 0 stands for every seed; None: quoted, or not made from a run
     panel: str = ""  # a table in several blocks: CIFAR-10, CIFAR-100
     source: str = ""  # who is quoted
-    x: float | None = None  # in a figure
+    x: float | None = None  # in a figure; the paper's, where a bench cell of the same panel and row has ours
+    bench: bool = False  # not from a run but from `run_ratios` of `fasten bench --json`, by row
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,10 @@ def status(mean: float | None, cell: Cell) -> Status:
     >>> [status(m, Cell("fasten", "sym80", accuracy, 79.5, 0.8, Run("cifar10"))) for m in (78.1, 79.0, 81.0, None)]
     ['below', 'reproduced', 'better', 'not run']
     """
-    if cell.run is None and mean is None:
+    if cell.run is None and not cell.bench and mean is None:
         return "quoted"
     if mean is None or cell.paper is None:
         return "not run" if mean is None else "ours"
-    room = (cell.ci95 or 0.0) + cell.measure.tolerance(cell.paper)
+    room = (cell.ci95 or 0.0) + cell.measure.tolerance(cell.paper) + ROUNDING
     gain = cell.paper - mean if cell.measure.lower_is_better else mean - cell.paper
     return "better" if gain > room else "below" if gain < -room else "reproduced"

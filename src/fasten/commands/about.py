@@ -1,0 +1,100 @@
+"""Commands about what there is: methods, datasets, bench."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fasten import console
+from fasten.arguments import Device, Json, name, number, text
+from fasten.bench import bench as time_methods
+from fasten.bench import image_task, known_methods, run_ratios, with_kernels
+from fasten.contract import Recipe
+from fasten.datasets import DATASETS
+from fasten.machine import choose_machine
+from fasten.methods import METHODS
+from fasten.options import find_method, option_defaults
+from fasten.records import Run
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods, what each needs, and what can be set.
+
+    \b
+    Example:
+      fasten methods --json
+    """
+    rows = [_describe(method) for method in METHODS]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        console.show_methods(rows, [*asdict(Recipe())])
+
+
+def _describe(method: str) -> dict[str, Any]:
+    entry = find_method(method)
+    needs = ("clean_set", "true_transition", "stages", "networks", "backprops")
+    values = {"name": method, "family": entry.family, "about": entry.about}
+    defaults = option_defaults(entry)
+    return values | {key: getattr(entry, key) for key in needs} | {"options": [*defaults], "defaults": defaults}
+
+
+def datasets(as_json: Json = False) -> None:
+    """List the known data sets.
+
+    \b
+    Example:
+      fasten datasets
+    """
+    rows = []
+    for key, dataset in DATASETS.items():
+        sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid}
+        own = "as given by people" if dataset.given else "injected by --noise"
+        rows.append({"name": key, "about": dataset.about, **sizes, "labels": own, "recipe": asdict(dataset.recipe)})
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        shown = [[r[key] for key in ("name", "about", "clean", "valid", "labels")] for r in rows]
+        console.show_table(["data set", "what it holds", "clean", "valid", "noisy labels"], shown)
+
+
+def bench(
+    names: Annotated[str, name("--methods", "Names with commas between them, or `all`.")] = "fasten,cross-entropy",
+    device: Device = "auto",
+    net: Annotated[str | None, name("--net", "By default small-cnn on a CPU, resnet34 on a GPU.")] = None,
+    size: Annotated[int | None, number("--size", 2, "Of the images; by default 8 on a CPU, 32 on a GPU.")] = None,
+    batch: Annotated[int, number("--batch", 2, "Noisy rows in an update; as many clean ones.")] = 100,
+    rounds: Annotated[int, number("--rounds", 1, "Each method is timed so often, in turns.")] = 15,
+    updates: Annotated[int, number("--updates", 1, "In a round.")] = 20,
+    kernels: Annotated[str, name("--kernels", "On a GPU: auto, plain, fused, overlapped, compiled.")] = "auto",
+    settings: Annotated[list[str] | None, text("--set", "KEY=VALUE", "For those that know the option.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time an update of each method against cross-entropy.
+
+    Each stage is timed, in turns, in one process, on the same images. From that
+    follows how long a run of the paper's length takes, against FasTEN's.
+
+    \b
+    Examples:
+      fasten bench
+      fasten bench --methods all --device cuda --kernels compiled
+      fasten bench --methods mw-net --set route=graph
+    """
+    machine = with_kernels(choose_machine(device), kernels)
+    on_gpu = machine.device.type == "cuda"
+    recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)
+    wanted = known_methods(names)
+    if not wanted:
+        raise ValueError(f"--methods takes names with commas between them, got {names!r}; `fasten methods` lists them")
+    for known in wanted:
+        find_method(known)
+    task = image_task(size or (32 if on_gpu else 8))
+    lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, settings or ())
+    if as_json:
+        values = {"device": machine.name, "kernels": machine.kernels, "settings": settings or []}
+        timings = {"methods": [asdict(line) for line in lines], "run_ratios": run_ratios(lines)}
+        print(json.dumps({**values, **timings}))
+    else:
+        console.show_bench(lines, machine.name, recipe.net)

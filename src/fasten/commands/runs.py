@@ -1,0 +1,151 @@
+"""Commands that carry out many runs: compare, reproduce."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fasten import console
+from fasten.arguments import (
+    Data,
+    Device,
+    Download,
+    Epochs,
+    Json,
+    Labels,
+    Methods,
+    Noise,
+    Root,
+    Seeds,
+    SetOfSeveral,
+    name,
+    number,
+    place,
+    switch,
+    text,
+)
+from fasten.commands.stopping import resumable
+from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
+from fasten.datasets import Place
+from fasten.reproduce import How, reproduce
+from fasten.training import Settings
+from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
+from fasten.wanted import Request as Wish
+
+Only = Annotated[
+    list[str] | None,
+    text("--only", "KEY=VALUE", "Only what has this method, noise, dataset, row or column; may be repeated."),
+]
+
+
+def compare_command(
+    data: Data,
+    out: Annotated[Path, place("--out", "A folder for the runs and tables; a comparison's own goes on.")],
+    methods: Methods = DEFAULT_METHODS,
+    seeds: Seeds = "3",
+    noise: Noise = "none",
+    epochs: Epochs = None,
+    device: Device = "auto",
+    settings: SetOfSeveral = None,
+    root: Root = Path("data"),
+    download: Download = False,
+    labels: Labels = None,
+    as_json: Json = False,
+) -> None:
+    """Train several methods with several seeds, and compare.
+
+    Each run has its folder in that of --out, as `train` makes it. Beside them
+    lie the tables: compare.html, compare.md, compare.csv, compare.json. The
+    same command goes on where it stopped; more methods or seeds are added to
+    what is there. A run that fails is noted, and the others go on.
+
+    \b
+    Examples:
+      fasten compare digits --noise symmetric:0.4 --seeds 5 --out runs/five
+      fasten compare digits --methods fasten,l2rw --set rate=0.1 --out runs/two
+      fasten compare digits --set fasten.threshold=0.9 --out runs/strict
+    """
+    request = Request(data, noise, methods, seeds, epochs, settings or ())
+    where = Place(root, download, labels or Place.label_set)
+    display = console.Runs(quiet=as_json)
+    how = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
+    with resumable(out / "compare.json", "the same command goes on where it stopped"), display:
+        summary = compare(prepare(request, out, how), out, how, display.finished)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        console.show_comparison(summary, out)
+
+
+def reproduce_command(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures, or `all`.")] = None,
+    out: Annotated[
+        Path | None, place("--out", "A folder for runs, tables and figures; by default runs/SETTING.")
+    ] = None,
+    list_names: Annotated[bool, switch("--list", "List the tables and figures, and make nothing.")] = False,
+    dry_run: Annotated[bool, switch("--dry-run", "Show the runs and how long they take, and make nothing.")] = False,
+    seeds: Seeds = "5",
+    only: Only = None,
+    jobs: Annotated[
+        int | None, number("--jobs", 1, "Runs at a time, on each GPU; by default 1, or 3 on a GPU with NVIDIA MPS.")
+    ] = None,
+    device: Annotated[str, text("--device", "NAMES", "auto, cpu, cuda, or several: cuda:0,cuda:1.")] = "auto",
+    root: Root = Path("data"),
+    download: Download = False,
+    records: Annotated[
+        list[Path] | None, place("--records", "A folder with records of earlier runs; may be repeated.")
+    ] = None,
+    setting: Annotated[str, name("--setting", "paper, or miniature: all of it on digits, in a minute.")] = "paper",
+    as_json: Json = False,
+) -> None:
+    """Make the tables and figures of the paper, from runs.
+
+    Each run has its folder in OUT/runs, as `train` makes it; one that is
+    recorded is not run again. Then every table is written as .txt, .md, .csv
+    and .tex, every figure as .svg and .png too, each of our numbers beside the
+    paper's; reproduce.json has them all. The same command goes on where it
+    stopped. A run that fails is noted, the others go on, and the exit status
+    is 1.
+
+    \b
+    Examples:
+      fasten reproduce --list
+      fasten reproduce table1 --only method=fasten --seeds 3 --dry-run
+      fasten reproduce relabel detection --root data --out runs/paper
+      fasten reproduce all --setting miniature
+    """
+    wish = Wish(names or (), setting, seeds, only or (), records or None)
+    if list_names:
+        _show(list_all(experiments_of(wish), read_seeds(seeds)), as_json, console.show_experiments)
+        return
+    if not names and not dry_run:
+        raise ValueError("name a table or figure, or `all`; `fasten reproduce --list` lists them")
+    folder = Path("runs") / setting if out is None else out
+    plan = make_plan(wish, folder)
+    if dry_run:
+        _show(estimate(plan, folder), as_json, console.show_estimate)
+        return
+    display = console.Reproduction(quiet=as_json)
+    hooks = Settings(
+        Place(root), clean_reference=False, on_start=display.start, on_update=display.update, say=display.say
+    )
+    with resumable(folder / SUMMARY, "the same command goes on where it stopped"), display:
+        how = How(Place(root, download), device, jobs)
+        summary, outcomes = reproduce(plan, folder, how, hooks, display.begin, display.made)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        console.show_outcomes(outcomes, summary["failed"], folder)
+    if summary["failed"]:
+        raise typer.Exit(1)
+
+
+def _show(values: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    if as_json:
+        print(json.dumps(values))
+    else:
+        show(values)

@@ -1,0 +1,151 @@
+"""What is known of a table or figure of the paper: records -> a value per seed for each cell, points for each curve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fasten.experiments.spec import Cell, Curve, Experiment, Status, key, status
+from fasten.records import Record, Run
+from fasten.statistics import estimate
+
+# As the paper writes them, by the names of the command line and of the experiments.
+NAMES = {
+    "augdesc": "AugDesc",
+    "causalnl": "CausalNL",
+    "clean-only": "Clean-only",
+    "cross-entropy": "Cross-entropy",
+    "deep-knn": "Deep kNN",
+    "dividemix": "DivideMix",
+    "fasten": "FasTEN",
+    "fasten-no-lc": "FasTEN w/o LC",
+    "fasten-oracle": "FasTEN w/ oracle w/o LC",
+    "forward": "Forward",
+    "glc": "GLC",
+    "glc-oracle": "GLC w/ oracle",
+    "if": "IF",
+    "l2rw": "L2RW",
+    "mlac": "MLaC",
+    "mloc": "MLoC",
+    "mslc": "MSLC",
+    "mslc-no-lc": "MSLC w/o LC",
+    "mw-net": "MW-Net",
+    "naive-oversampling": "Naïve oversampling",
+    "t-revision": "T-Revision",
+    "volminnet": "VolMinNet",
+}
+META = "-meta"  # ends the name of a row that is of a method's own weights or labels, not of its classifier
+
+Points = tuple[tuple[float, float], ...]
+BySeed = Mapping[int, Record]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell with what our runs give for it: a value per seed, their mean and half the width of its 95% interval."""
+
+    cell: Cell
+    values: tuple[float, ...]
+    mean: float | None
+    ci95: float | None
+    status: Status
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve with the points that our runs give; none where there is no run."""
+
+    curve: Curve
+    points: Points
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A table or figure with all that is known of it."""
+
+    experiment: Experiment
+    results: tuple[Result, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether any run of ours has something to say."""
+        return any(result.values for result in self.results) or any(line.points for line in self.lines)
+
+
+def outcome_of(
+    experiment: Experiment,
+    records: Iterable[Record],
+    running: Iterable[Run] = (),
+    ratios: Mapping[str, float] | None = None,
+) -> Outcome:
+    """An experiment with the finished runs among the records, and those that are under way.
+
+    A record belongs to a cell when it is of the cell's run, whatever its seed. `ratios` are a bench's, by row.
+    """
+    found, under_way = by_run(records), {base(run) for run in running}
+    timed = ratios or {}
+    results = tuple(
+        result_of(cell, [timed[cell.row]] if cell.row in timed else [])
+        if cell.bench
+        else _result(cell, found, under_way)
+        for cell in experiment.cells
+    )
+    lines = tuple(Line(curve, _points(curve, found.get(base(curve.run), {}))) for curve in experiment.curves)
+    return Outcome(experiment, results, lines)
+
+
+def result_of(cell: Cell, values: Sequence[float], running: bool = False) -> Result:
+    """A cell with one value per seed.
+
+    >>> from fasten.experiments.spec import Measure
+    >>> cell = Cell("FasTEN", "symmetric 80%", Measure(lambda record: None, "accuracy", 0.5), 79.5, 0.8, Run("cifar10"))
+    >>> result_of(cell, [79.0, 80.0]).status, result_of(cell, [], running=True).status
+    ('reproduced', 'running')
+    """
+    found = estimate(values)
+    word: Status = "running" if running and not values else status(found.mean, cell)
+    return Result(cell, tuple(values), found.mean, found.ci95, word)
+
+
+def paper_name(row: str) -> str:
+    """A row or column as the paper writes it; what is no method's name stays as it is.
+
+    >>> paper_name("mw-net"), paper_name("mlac-meta"), paper_name("K = 2")
+    ('MW-Net', 'MLaC, meta', 'K = 2')
+    """
+    known = NAMES.get(row.removesuffix(META))
+    return row if known is None else f"{known}, meta" if row.endswith(META) else known
+
+
+def by_run(records: Iterable[Record]) -> dict[str, BySeed]:
+    """Finished records by their run without its seed, and then by seed, in the seeds' order."""
+    found: dict[str, dict[int, Record]] = {}
+    for record in records:
+        if record["result"] is not None:
+            run = Run.from_json(record["run"])
+            found.setdefault(base(run), {})[run.seed] = record
+    return {name: dict(sorted(seeds.items())) for name, seeds in found.items()}
+
+
+def base(run: Run) -> str:
+    """What runs that differ in their seed alone have in common."""
+    return key(replace(run, seed=0))
+
+
+def _result(cell: Cell, found: Mapping[str, BySeed], running: Collection[str]) -> Result:
+    if cell.run is None:
+        return result_of(cell, ())
+    name = base(cell.run)
+    values = [cell.measure.of(record) for record in found.get(name, {}).values()]
+    return result_of(cell, [value for value in values if value is not None], name in running)
+
+
+def _points(curve: Curve, seeds: BySeed) -> Points:
+    """The mean over the seeds, at each x that all of them have."""
+    lines = [dict(points) for record in seeds.values() if (points := curve.of(record))]
+    if not lines:
+        return ()
+    shared = [x for x in lines[0] if all(x in line for line in lines)]
+    return tuple((x, math.fsum(line[x] for line in lines) / len(lines)) for x in shared)

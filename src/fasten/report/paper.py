@@ -1,0 +1,21 @@
+"""Tables and figures of the paper with our results beside its numbers: text, Markdown, CSV, LaTeX, SVG and PNG."""
+
+from fasten.report.outcomes import Line, Outcome, Result, outcome_of, result_of
+from fasten.report.paper_figures import digest, draw, drawing
+from fasten.report.paper_tables import counts, csv_text, latex, markdown, text_table
+
+__all__ = [
+    "Line",
+    "Outcome",
+    "Result",
+    "counts",
+    "csv_text",
+    "digest",
+    "draw",
+    "drawing",
+    "latex",
+    "markdown",
+    "outcome_of",
+    "result_of",
+    "text_table",
+]

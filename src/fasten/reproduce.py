@@ -1,0 +1,210 @@
+"""Tables and figures of the paper from runs: what is wanted, what is recorded, the rest is run, all is written.
+
+A run is what `train` makes of it, in a folder of its own. What lies in the folders is what is known: the same command
+goes on where it stopped, and tables that share a run share its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fasten.datasets import Place, find_dataset
+from fasten.experiments.spec import Experiment, key
+from fasten.files import write_text
+from fasten.records import Record, Run, read_record
+from fasten.report import paper
+from fasten.report.paper import Outcome, Result
+from fasten.sentences import sentence
+from fasten.speed import Speed, measured
+from fasten.training import Settings
+from fasten.wanted import SCHEMA, SUMMARY, Plan, Summary, read_summary
+from fasten.workers import Job, find_slots, read_devices, work
+
+BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
+WRITERS: dict[str, Callable[[Outcome], str]] = {
+    "txt": paper.text_table,
+    "md": paper.markdown,
+    "csv": paper.csv_text,
+    "tex": paper.latex,
+}
+
+
+@dataclass(frozen=True)
+class How:
+    """Where the data are, on what to run, and how many runs at a time."""
+
+    place: Place
+    device: str = "auto"
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that has just ended, for whoever watches."""
+
+    run: Run
+    result: Mapping[str, Any] | None
+    error: str | None
+    number: int
+    total: int
+    seconds_left: float
+
+
+def outcome_of(
+    experiment: Experiment,
+    records: Iterable[Record],
+    bench: Mapping[str, Any] | None = None,
+    running: Iterable[Run] = (),
+) -> Outcome:
+    """An experiment with what its records say, and what `fasten bench --json` says of times."""
+    return paper.outcome_of(experiment, records, running, (bench or {}).get("run_ratios"))
+
+
+def bench_of(out: Path) -> dict[str, Any]:
+    """The user's own measurement, if it lies in the folder, else the one that comes with the package."""
+    if not (out / BENCH).exists():
+        return measured().bench()
+    try:
+        found = json.loads((out / BENCH).read_text(encoding="utf-8"))
+        return {"device": str(found["device"]), "run_ratios": {k: float(v) for k, v in found["run_ratios"].items()}}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove it or make it anew") from None
+
+
+class Pace:
+    """How long the runs that are left take: by measured speed, corrected by how fast the runs before went."""
+
+    def __init__(self, runs: Sequence[Run], speed: Speed) -> None:
+        self.left = {key(run): speed.of(run) or float(run.recipe.epochs) for run in runs}
+        self.done, self.began = 0.0, time.monotonic()
+
+    def after(self, run: Run) -> float:
+        """Seconds left, once this run has ended."""
+        self.done += self.left.pop(key(run))
+        return sum(self.left.values()) * (time.monotonic() - self.began) / self.done
+
+
+def reproduce(
+    plan: Plan,
+    out: Path,
+    how: How,
+    settings: Settings,
+    begin: Callable[[Plan], None] = lambda plan: None,
+    made: Callable[[Made], None] = lambda run: None,
+) -> tuple[Summary, list[Outcome]]:
+    """Carry out the runs that are missing or unfinished, then write every table and figure."""
+    bench, unreadable = bench_of(out), _unreadable(plan.missing, how.place)
+    todo = [run for run in plan.missing if run.dataset not in unreadable]
+    if plan.missing and not todo:
+        raise ValueError(next(iter(unreadable.values())))
+    if todo:
+        read_devices(how.device)  # a wrong one is refused before anything is written
+    begin(plan)
+    out.mkdir(parents=True, exist_ok=True)
+    errors = {key(run): unreadable[run.dataset] for run in plan.missing if run.dataset in unreadable}
+    _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
+    try:
+        _carry_out(todo, out, how, settings, errors, made)
+    finally:
+        outcomes = _outcomes(plan, out, bench)
+        summary = _write_summary(plan, out, outcomes, errors, bench)
+    for outcome in outcomes:
+        write_outcome(outcome, out)
+    return summary, outcomes
+
+
+def _unreadable(runs: Iterable[Run], place: Place) -> dict[str, str]:
+    """Data sets that cannot be read, and why: their runs are not begun."""
+    failed = {}
+    for name in dict.fromkeys(run.dataset for run in runs):
+        try:
+            find_dataset(name).read(place)
+        except (ValueError, OSError) as error:
+            failed[name] = sentence(error)
+    return failed
+
+
+def _carry_out(
+    todo: Sequence[Run],
+    out: Path,
+    how: How,
+    settings: Settings,
+    errors: dict[str, str],
+    made: Callable[[Made], None],
+) -> None:
+    if not todo:
+        return
+    pace, jobs = Pace(todo, measured()), [Job(run, out / "runs" / key(run), how.place.root) for run in todo]
+
+    def done(job: Job, error: str | None) -> None:
+        if error is not None:
+            errors[key(job.run)] = error
+        result = None if error is not None else read_record(job.folder)["result"]
+        left = pace.after(job.run)
+        made(Made(job.run, result, error, len(todo) - len(pace.left), len(todo), left))
+
+    with find_slots(how.device, how.jobs, len(todo), settings.say) as slots:
+        work(jobs, slots, replace(settings, device=slots[0].device), out / "logs", done)
+
+
+def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:
+    return [outcome_of(experiment, _records(experiment, plan, out), bench, running) for experiment in plan.experiments]
+
+
+def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
+    """Of the finished runs of an experiment."""
+    keys = {key(run) for run in experiment.runs(plan.seeds)}
+    mine = [wanted for wanted in plan.runs if key(wanted.run) in keys]
+    paths = [wanted.record or out / "runs" / key(wanted.run) / "record.json" for wanted in mine]
+    return [read_record(path) for path in paths if path.exists()]
+
+
+def _write_summary(
+    plan: Plan, out: Path, outcomes: Sequence[Outcome], errors: Mapping[str, str], bench: Mapping[str, Any]
+) -> Summary:
+    """All numbers and statuses; what was made before, of other names, stays."""
+    before = read_summary(out) or {"experiments": {}}
+    values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
+    now = {o.experiment.name: _numbers(o) | {"seeds": list(plan.seeds)} for o in outcomes}
+    failed = [{"key": name, "error": error} for name, error in errors.items()]
+    kept = before["experiments"]
+    summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
+    write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    return summary | {"experiments": now}
+
+
+def _numbers(outcome: Outcome) -> Summary:
+    curves = [
+        {"panel": line.curve.panel, "row": line.curve.row, "points": line.points, "paper": line.curve.paper}
+        for line in outcome.lines
+    ]
+    about = {"title": outcome.experiment.title, "kind": outcome.experiment.kind}
+    return about | {"cells": [_cell(result) for result in outcome.results], "curves": curves}
+
+
+def _cell(result: Result) -> Summary:
+    cell, names = result.cell, ("panel", "row", "column", "x", "paper", "source")
+    return {name: getattr(cell, name) for name in names} | {
+        "paper_ci95": cell.ci95,
+        "measure": cell.measure.name,
+        "n": len(result.values),
+        "mean": result.mean,
+        "ci95": result.ci95,
+        "values": result.values,
+        "status": result.status,
+        "run": key(cell.run) if cell.run else None,  # of seed 0
+    }
+
+
+def write_outcome(outcome: Outcome, out: Path) -> None:
+    """The table in every form; a figure drawn as well."""
+    name = outcome.experiment.name
+    for suffix, make in WRITERS.items():
+        write_text(out / f"{name}.{suffix}", make(outcome))
+    if outcome.experiment.kind == "figure":
+        paper.draw(outcome, out / name)

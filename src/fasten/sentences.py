@@ -1,0 +1,31 @@
+"""What went wrong, in a sentence."""
+
+from __future__ import annotations
+
+import errno
+
+import torch
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+def sentence(error: Exception) -> str:
+    """One line for what went wrong."""
+    if is_out_of_memory(error):
+        return "not enough memory; try a smaller batch (batch_size) or a smaller network (net)"
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f": {error.filename}" if error.filename else ""
+        if error.errno in FULL_DISK:
+            return f"no space left on the disk{where}; free some and run it again"
+        return f"{error.strerror}{where}"
+    return one_line(str(error)) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The same words without line breaks."""
+    return " ".join(text.split())
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """On a GPU, or on the host, where torch has no exception of its own for it."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

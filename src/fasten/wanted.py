@@ -1,0 +1,269 @@
+"""What the tables and figures of the paper are made of: which runs are wanted, and which of them are recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fasten.compare import read_seeds
+from fasten.datasets import Place, find_dataset
+from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
+from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
+from fasten.options import apply_settings
+from fasten.records import SCHEMA as RECORD_SCHEMA
+from fasten.records import Run, read_record
+from fasten.report.outcomes import paper_name
+from fasten.speed import measured
+from fasten.suggest import nearest
+
+SCHEMA = 1
+SETTINGS: dict[str, Setting] = {"paper": PAPER, "miniature": MINIATURE}
+MINIATURE_NOTE = (
+    "A miniature: digits and a few updates stand for the paper's data and epochs; statuses say nothing here."
+)
+ALL = "all"
+SUMMARY = "reproduce.json"
+CHOOSABLE = ("method", "noise", "dataset", "row", "column")
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be made, as the command line gives it."""
+
+    names: Sequence[str] = ()
+    setting: str = "paper"
+    seeds: str = "5"
+    only: Sequence[str] = ()
+    records: Sequence[Path] | None = None  # folders with records of earlier runs; None: those of the repository
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that something is made of, and what is known of it."""
+
+    run: Run
+    experiments: tuple[str, ...]
+    state: Literal["recorded", "unfinished", "missing"]
+    record: Path | None = None  # of a finished run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is to be made, and of what; runs come seed by seed, so that every cell soon has its first."""
+
+    setting: str
+    seeds: tuple[int, ...]
+    experiments: tuple[Experiment, ...]
+    runs: tuple[Wanted, ...]
+
+    @property
+    def missing(self) -> list[Run]:
+        return [wanted.run for wanted in self.runs if wanted.record is None]
+
+
+def experiments_of(request: Request) -> list[Experiment]:
+    """The tables and figures that are asked for, all if none is named, with what `only` leaves of them."""
+    if request.setting not in SETTINGS:
+        raise ValueError(f"unknown setting {request.setting!r}; {nearest(request.setting, SETTINGS)}")
+    for name in request.names:
+        if name not in EXPERIMENTS and name != ALL:
+            raise ValueError(f"unknown table or figure {name!r}; {nearest(name, [*EXPERIMENTS, ALL])}")
+    everything = not request.names or ALL in request.names
+    names = list(EXPERIMENTS) if everything else list(dict.fromkeys(request.names))
+    found = choose([EXPERIMENTS[name](SETTINGS[request.setting]) for name in names], request.only)
+    return found if request.setting == "paper" else [replace(e, about=f"{MINIATURE_NOTE} {e.about}") for e in found]
+
+
+def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Summary]:
+    """Each with its runs."""
+    return [
+        {"name": e.name, "title": e.title, "kind": e.kind, "runs": [run.to_json() for run in e.runs(seeds)]}
+        for e in experiments
+    ]
+
+
+def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
+    """What has the wanted traits: `key=value`; of values for one key any will do."""
+    parts: list[Cell | Curve] = []
+    for experiment in experiments:
+        parts += [*experiment.cells, *experiment.curves]
+    wanted: dict[str, set[str]] = {}
+    for text in only:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise ValueError(f"--only takes key=value, got {text!r}; write for example method=fasten")
+        if name not in CHOOSABLE:
+            raise ValueError(f"--only knows no {name!r}; {nearest(name, CHOOSABLE)}")
+        known = dict.fromkeys(traits(part)[name] for part in parts if name in traits(part))
+        value = next((own for own in known if value in (own, paper_name(own))), value)
+        if value not in known:
+            raise ValueError(f"nothing here has the {name} {value!r}; {nearest(value, known)}")
+        wanted.setdefault(name, set()).add(value)
+
+    def fits(part: Cell | Curve) -> bool:
+        mine = traits(part)
+        return all(mine.get(name) in values for name, values in wanted.items())
+
+    kept = [replace(e, cells=tuple(filter(fits, e.cells)), curves=tuple(filter(fits, e.curves))) for e in experiments]
+    kept = [experiment for experiment in kept if experiment.cells or experiment.curves]
+    if not kept:
+        raise ValueError(f"nothing here is all of {', '.join(only)}; leave one of them away")
+    return kept
+
+
+def traits(part: Cell | Curve) -> dict[str, str]:
+    """What a cell or curve can be chosen by."""
+    found = {"row": part.row}
+    if isinstance(part, Cell):
+        found["column"] = part.column
+        if part.bench:
+            found["method"] = part.row
+    return found if part.run is None else found | {name: getattr(part.run, name) for name in CHOOSABLE[:3]}
+
+
+def settings_of(run: Run) -> list[str]:
+    """`key=value` of what a run does otherwise than its method does on its data set; its length apart.
+
+    >>> from fasten.contract import Recipe
+    >>> settings_of(Run("cifar10", options={"threshold": 0.9}, recipe=Recipe(batch_size=20, epochs=7), clean=500))
+    ['threshold=0.9', 'batch_size=20', 'milestones=50,60', 'clean=500']
+    """
+    usual = apply_settings(run.method, find_dataset(run.dataset).recipe, (), run.recipe.epochs)[1]
+    found = {**run.options, **{k: v for k, v in asdict(run.recipe).items() if v != getattr(usual, k)}}
+    if run.clean is not None:
+        found["clean"] = run.clean
+    return [f"{name}={_told(value)}" for name, value in found.items()]
+
+
+def _told(value: Any) -> str:
+    """As `--set` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def make_plan(request: Request, out: Path) -> Plan:
+    """What is wanted and what of it is there, in the folder or among the records; nothing is written."""
+    seeds, experiments = tuple(read_seeds(request.seeds)), experiments_of(request)
+    check_out(out, request.setting)
+    runs: dict[str, Run] = {}
+    users: dict[str, list[str]] = {}
+    for seed in seeds:
+        for experiment in experiments:
+            for run in experiment.runs([seed]):
+                runs[key(run)] = run
+                users.setdefault(key(run), []).append(experiment.name)
+    elsewhere = find_records(own_records() if request.records is None else request.records, runs)
+    wanted = [_look_up(run, users[name], out, elsewhere.get(name)) for name, run in runs.items()]
+    return Plan(request.setting, seeds, tuple(experiments), tuple(wanted))
+
+
+def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:
+    folder = out / "runs" / key(run)
+    begun = (folder / "record.json").exists()
+    if begun:
+        record = read_record(folder)
+        if Run.from_json(record["run"]) != _plain(run):
+            raise ValueError(f"{folder} holds another run; choose another --out")
+        if record["result"] is not None:
+            return Wanted(run, tuple(users), "recorded", folder / "record.json")
+    if elsewhere is not None:
+        return Wanted(run, tuple(users), "recorded", elsewhere)
+    return Wanted(run, tuple(users), "unfinished" if begun else "missing")
+
+
+def own_records() -> list[Path]:
+    """The records that come with the source tree, where the package runs from one."""
+    root = Path(__file__).parents[2]
+    return [root / "results"] if (root / "pyproject.toml").exists() and (root / "results").is_dir() else []
+
+
+def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, Path]:
+    """Finished records of exactly these runs, by key; the first in the order of the folders and names."""
+    found: dict[str, Path] = {}
+    wanted = {name: _plain(run) for name, run in runs.items()}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"--records takes folders with records, and {folder} is not one")
+        for path in sorted(folder.rglob("*.json")):
+            run = _run_of(path)
+            if run is not None and wanted.get(key(run)) == run:
+                found.setdefault(key(run), path)
+    return found
+
+
+def _run_of(path: Path) -> Run | None:
+    """Of a finished record; None for any other file. Labels by people may be of another set than the default."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["schema"] != RECORD_SCHEMA or record["result"] is None or "epochs" not in record:
+            return None
+        how = record["environment"].get("how") or {}
+        return Run.from_json(record["run"]) if how.get("label_set", Place.label_set) == Place.label_set else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _plain(run: Run) -> Run:
+    """As JSON gives it back."""
+    return Run.from_json(json.loads(json.dumps(run.to_json())))
+
+
+def check_out(out: Path, setting: str) -> None:
+    """Refuse a file, a folder that holds something else, or the same by another setting."""
+    for folder in (out, *out.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; --out takes a new folder, or one that this command made")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    before = read_summary(out)
+    if before is None:
+        raise ValueError(f"{out} is not empty and holds nothing of `fasten reproduce`; choose another --out")
+    if before["setting"] != setting:
+        raise ValueError(f"{out} was made with --setting {before['setting']}, not {setting}; choose another --out")
+
+
+def read_summary(out: Path) -> Summary | None:
+    """What was written before."""
+    path = out / SUMMARY
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        sound = found["schema"] == SCHEMA and isinstance(found["experiments"], dict) and "setting" in found
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{path} is damaged or of another version; choose another --out")
+    return dict(found)
+
+
+def _shown(path: Path) -> str:
+    """Below the current folder, as a person there would name it."""
+    full, here = path.resolve(), Path.cwd()
+    return os.fspath(full.relative_to(here) if full.is_relative_to(here) else path)
+
+
+def estimate(plan: Plan, out: Path) -> Summary:
+    """Every run, whether and where it is recorded, and about how long those that are missing take."""
+    speed, rows = measured(), []
+    for wanted in plan.runs:
+        where = None if wanted.record is None else _shown(wanted.record)
+        known = {"state": wanted.state, "record": where, "seconds": speed.of(wanted.run)}
+        rows.append({"key": key(wanted.run), **known, "experiments": wanted.experiments, "run": wanted.run.to_json()})
+    left = [speed.of(run) for run in plan.missing]
+    return {
+        "setting": plan.setting,
+        "seeds": plan.seeds,
+        "out": os.fspath(out),
+        "device": speed.device,
+        "seconds_left": sum(seconds or 0.0 for seconds in left),
+        "not_measured": sum(seconds is None for seconds in left),
+        "runs": rows,
+    }

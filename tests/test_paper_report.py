@@ -1,0 +1,282 @@
+"""Tables and figures of the paper, with ours beside them, say what the records say, in every form."""
+
+import csv
+import io
+import json
+import re
+import struct
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+
+from fasten.contract import Recipe
+from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
+from fasten.experiments.spec import Cell, Curve, Experiment, Measure
+from fasten.records import Run
+from fasten.report.paper import csv_text, digest, draw, drawing, latex, markdown, outcome_of, text_table
+from fasten.report.paper_figures import fill, panels
+
+ACCURACY = Measure(lambda record: 100 * record["result"]["test_accuracy"], "accuracy (%)", step=0.5)
+TIME = Measure(lambda record: None, "time", share=0.05, lower_is_better=True)
+SYM80, SYM20 = (Run("cifar10", f"symmetric:{rate}") for rate in (0.8, 0.2))
+L2RW = replace(SYM80, method="l2rw")
+
+
+def record(run, seed, accuracy, **more):
+    made = {"run": replace(run, seed=seed).to_json(), "result": {"test_accuracy": accuracy}, "epochs": []}
+    return json.loads(json.dumps({**made, **more}))
+
+
+def cell(row="fasten", column="symmetric 80%", run=SYM80, **more):
+    return Cell(row, column, ACCURACY, **{"paper": 79.52, "ci95": 0.78, "run": run, **more})
+
+
+def table(*cells, **more):
+    return Experiment("table", "A table", "table", cells, **more)
+
+
+MAIN = table(
+    cell(column="symmetric 20%", run=SYM20, paper=91.94, ci95=0.28, panel="CIFAR-10"),
+    cell(panel="CIFAR-10"),
+    cell("l2rw", run=L2RW, paper=42.6, ci95=1.71, panel="CIFAR-10"),
+    cell("forward", run=None, paper=69.91, ci95=None, source="the VolMinNet paper", panel="CIFAR-10"),
+    cell("fasten", run=replace(SYM80, dataset="cifar100"), paper=37.36, ci95=1.15, panel="CIFAR-100"),
+    about="Known quirks & 100% of `--them`.",
+)
+RECORDS = [record(SYM80, 1, 0.79), record(SYM80, 2, 0.80), record(SYM80, 0, 0.81), record(L2RW, 1, 0.2423)]
+
+
+def test_a_mean_is_over_the_seeds_with_students_interval():
+    found = outcome_of(MAIN, RECORDS).results[1]
+    assert found.values == (81.0, 79.0, 80.0)  # in the order of the seeds
+    assert found.mean == pytest.approx(80)
+    assert found.ci95 == pytest.approx(4.302653 / 3**0.5, rel=1e-6)  # t of two degrees of freedom
+    assert [result.status for result in outcome_of(MAIN, RECORDS).results] == [
+        *("not run", "reproduced", "below", "quoted", "not run"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        replace(SYM80, noise="symmetric:0.6"),
+        replace(SYM80, method="glc"),
+        replace(SYM80, options={"threshold": 0.9}),
+        replace(SYM80, recipe=Recipe(epochs=3)),
+        replace(SYM80, clean=100),
+        replace(SYM80, dataset="cifar100"),
+    ],
+)
+def test_a_record_of_another_run_does_not_count(run):
+    assert outcome_of(table(cell()), [record(run, 0, 0.8)]).results[0].values == ()
+
+
+def test_a_record_from_before_clean_could_be_chosen_counts():
+    old = record(SYM80, 1, 0.8)
+    del old["run"]["clean"]
+    assert outcome_of(table(cell()), [old]).results[0].values == (80.0,)
+
+
+def test_what_is_under_way_is_running_until_it_has_a_result():
+    unfinished = record(SYM80, 3, 0.8, result=None)
+    assert outcome_of(table(cell()), [unfinished]).results[0].status == "not run"
+    assert outcome_of(table(cell()), [unfinished], [replace(SYM80, seed=3)]).results[0].status == "running"
+    assert outcome_of(table(cell()), RECORDS, [replace(SYM80, seed=3)]).results[0].status == "reproduced"
+
+
+def test_a_bench_gives_the_times():
+    times = table(*(Cell(row, "time", TIME, 2.0, bench=True) for row in ("a", "b", "c")))
+    found = outcome_of(times, [], ratios={"a": 1.8, "b": 2.2})
+    assert [result.status for result in found.results] == ["better", "below", "not run"]
+    assert "1.80 " in text_table(found)  # and no number of seeds
+
+
+def test_a_curve_is_the_mean_over_seeds():
+    line = Curve("true", SYM80, lambda record: [tuple(point) for point in record["points"]])
+    two = [record(SYM80, 0, 0.8, points=[(1, 0.2), (2, 0.4)]), record(SYM80, 1, 0.8, points=[(1, 0.4), (3, 0.5)])]
+    assert outcome_of(Experiment("f", "F", "figure", curves=(line,)), two).lines[0].points == ((1, pytest.approx(0.3)),)
+
+
+def test_text_has_its_columns_aligned():
+    text = text_table(outcome_of(MAIN, RECORDS))
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("CIFAR-10 "))
+    at = head.index("symmetric 80%")
+    fasten = lines.index(next(line for line in lines if line.startswith("FasTEN")))
+    assert [line[at:].strip() for line in lines[fasten : fasten + 3]] == [
+        "80.00 ± 2.48 (3)",
+        "79.52 ± 0.78",
+        "reproduced",
+    ]
+    assert [line[at - 2 : at] for line in lines[fasten : fasten + 3]] == ["  "] * 3
+    assert "5 cells: 1 reproduced, 1 below, 1 quoted, 2 not run." in text
+    assert "Quoted, not run: Forward (the VolMinNet paper)." in text
+    assert max(map(len, lines)) <= 110
+
+
+def rows_of(text):
+    """The cells of all Markdown tables."""
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_markdown_has_ours_the_papers_and_the_status_in_each_cell():
+    text = markdown(outcome_of(MAIN, RECORDS))
+    rows = {row[0]: row[1:] for row in rows_of(text.partition("<details>")[0])}
+    assert rows["FasTEN"] == ["–<br>91.94 ± 0.28<br>not run", "80.00 ± 2.48 (3)<br>79.52 ± 0.78<br>reproduced"]
+    assert rows["L2RW"][1] == "24.23 (1)<br>42.60 ± 1.71<br>**below**"
+    assert rows["Forward"][1] == "–<br>69.91<br>quoted"
+    folded = re.findall(r"<details><summary>(.*?)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL)
+    assert [(summary, "37.36 ± 1.15" in inside) for summary, inside in folded] == [("CIFAR-100: not run yet", True)]
+
+
+def test_a_name_cannot_break_a_markdown_table():
+    text = markdown(outcome_of(table(cell("a|b <i>"), cell("a|b <i>", "c&d")), RECORDS))
+    assert "| a\\|b &lt;i> |" in text
+    assert "| c&amp;d |" in text
+
+
+def test_one_column_is_shown_side_by_side():
+    text = markdown(outcome_of(table(cell(), cell("l2rw", run=L2RW, paper=42.6)), RECORDS))
+    assert rows_of(text)[0] == ["symmetric 80%", "ours", "paper", "status"]
+    assert rows_of(text)[3] == ["L2RW", "24.23 (1)", "42.60 ± 0.78", "**below**"]
+
+
+def test_numbers_that_the_paper_lacks_stand_alone():
+    ours = table(*(cell("fasten", name, paper=None, ci95=None) for name in ("a", "b")))
+    assert rows_of(markdown(outcome_of(ours, RECORDS)))[2] == ["FasTEN", "80.00 ± 2.48 (3)", "80.00 ± 2.48 (3)"]
+    assert "2 not in the paper" in markdown(outcome_of(ours, RECORDS))
+
+
+def test_a_wide_table_is_turned_round():
+    wide = table(*(cell(row, f"{x}%", x=x) for row in ("fasten", "mlac") for x in range(0, 101, 10)))
+    rows = rows_of(markdown(outcome_of(wide, RECORDS)))
+    assert rows[0] == ["FasTEN", "MLaC"]
+    assert [row[0] for row in rows[2:]] == [f"{x}%" for x in range(0, 101, 10)]
+
+
+def test_two_cells_at_one_place_are_refused():
+    with pytest.raises(ValueError, match="same row and column"):
+        markdown(outcome_of(table(cell(), cell()), []))
+
+
+def test_csv_has_every_number_and_no_formula():
+    odd = replace(MAIN, cells=(*MAIN.cells, cell("=1+1", "-column", source="@who")))
+    rows = list(csv.DictReader(io.StringIO(csv_text(outcome_of(odd, RECORDS)))))
+    assert len(rows) == len(odd.cells)
+    fasten = rows[1]
+    assert (float(fasten["mean"]), int(fasten["n"])) == (pytest.approx(80), 3)
+    assert list(map(float, fasten["values"].split())) == [81.0, 79.0, 80.0]
+    assert (fasten["paper"], fasten["paper_ci95"], fasten["status"]) == ("79.52", "0.78", "reproduced")
+    assert fasten["run"].startswith("cifar10-fasten-symmetric-0.8-seed0-")
+    assert [rows[3][name] for name in ("mean", "n", "run")] == ["", "0", ""]
+    assert [rows[-1][name] for name in ("row", "column", "source")] == ["'=1+1", "'-column", "'@who"]
+
+
+CURVE = Curve("true", SYM80, lambda record: [(1.0, 0.25), (2.0, 0.5)], ((1.0, 0.3), (3.0, 0.6)), "symmetric 80%")
+CURVES = Experiment("curves", "Curves", "figure", curves=(CURVE,), x="epoch", y="diagonal")
+
+
+def test_curves_stand_in_tables_point_by_point():
+    found = outcome_of(CURVES, RECORDS)
+    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert [(row["x"], row["mean"], row["paper"]) for row in rows] == [
+        *(("1.0", "0.25", "0.3"), ("2.0", "0.5", ""), ("3.0", "", "0.6")),
+    ]
+    assert rows_of(markdown(found))[0] == ["epoch", "true, ours", "true, paper"]
+    assert rows_of(markdown(found))[2] == ["1", "0.250", "0.300"]
+
+
+def check_latex(text):
+    """As far as one can see without LaTeX: groups, environments, cells of a row, characters."""
+    bare = re.sub(r"\\[\\&%$#_{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert not set("#_~`") & set(bare)
+    assert "%" not in bare
+    assert all(ord(c) < 0x180 for c in text)
+    assert re.findall(r"\\begin{(\w+)}", text).count("table") == re.findall(r"\\end{(\w+)}", text).count("table")
+    for columns, body in re.findall(r"\\begin{tabular}{(l?c*)}(.*?)\\end{tabular}", text, re.DOTALL):
+        inside = re.sub(r"\\shortstack{[^{}]*}", "", body).replace(r"\&", "")
+        lines = [line for line in inside.split(r"\\") if line.replace(r"\hline", "").strip()]
+        assert {line.count("&") for line in lines} == {len(columns) - 1}
+
+
+def test_latex_escapes_what_means_something_to_it():
+    odd = table(cell(r"50% & #1_{x} ~ ^ \ $ T̂ − λ²", "ȳ | <a>"), about="A lone ` and 漢.")
+    text = latex(outcome_of(odd, RECORDS))
+    check_latex(text)
+    assert r"50\% \& \#1\_\{x\}" in text
+    assert r"$\hat{T}$ $-$ $\lambda$$^2$" in text
+    assert r"80.00 $\pm$ 2.48 (3)" in text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("setting", [PAPER, MINIATURE], ids=["paper", "miniature"])
+def test_every_table_and_figure_has_all_forms(name, setting):
+    found = outcome_of(EXPERIMENTS[name](setting), [])
+    check_latex(latex(found))
+    assert len(list(csv.reader(io.StringIO(csv_text(found))))) > len(found.results)
+    assert found.experiment.title in text_table(found)
+    assert found.experiment.title in markdown(found)
+    widths = [len(row) for row in rows_of(markdown(found))]
+    assert min(widths) > 1
+
+
+FIGURE = Experiment(
+    "figure",
+    "Accuracy by time",
+    "figure",
+    (
+        Cell("fasten", "time", TIME, 1.0, panel="A", bench=True),
+        cell(panel="A", x=1.0),
+        Cell("l2rw", "time", TIME, 3.1, panel="A", bench=True),
+        cell("l2rw", panel="A", x=3.1, run=L2RW, paper=42.6, ci95=1.71),
+        cell("fasten", panel="B", x=None, run=SYM20),
+        cell("mlac", "0%", panel="B", x=0.0, run=None),
+        cell("mlac", "100%", panel="B", x=100.0, run=None),
+    ),
+    x="time",
+    y="accuracy (%)",
+)
+
+
+def test_a_point_lies_at_our_time_and_our_accuracy():
+    first, second = panels(outcome_of(FIGURE, RECORDS, ratios={"fasten": 1.0}))
+    fasten, l2rw = first.series
+    assert fasten.ours == [(1.0, pytest.approx(80), pytest.approx(2.484, abs=1e-3))]
+    assert (l2rw.ours, l2rw.paper) == ([], [(3.1, 42.6, 1.71)])  # its time was not measured
+    assert [series.level for series in second.series] == [True, False]  # a cell without x is a line across
+
+
+def test_a_table_is_drawn_by_its_columns():
+    (panel, _) = panels(outcome_of(MAIN, RECORDS))
+    assert panel.ticks == ("symmetric 20%", "symmetric 80%")
+    assert panel.series[0].paper == [(0.0, 91.94, 0.28), (1.0, 79.52, 0.78)]
+
+
+def test_a_wide_range_has_a_logarithmic_axis_and_panels_their_own_axes():
+    chi2 = replace(CURVE, of=lambda record: [(1.0, 0.5), (2.0, 0.001)], panel="χ²")
+    figure = Figure(layout="constrained")
+    fill(figure, outcome_of(replace(CURVES, curves=(CURVE, chi2)), RECORDS))
+    assert [(axes.get_title(), axes.get_yscale()) for axes in figure.axes] == [
+        *(("symmetric 80%", "linear"), ("χ²", "log")),
+    ]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["true", "ours", "paper"]
+
+
+def test_drawings_are_the_same_bytes_each_time_and_name_their_data(tmp_path):
+    found = outcome_of(FIGURE, RECORDS, ratios={"fasten": 1.0, "l2rw": 2.1})
+    draw(found, tmp_path / "figure")
+    svg, png = ((tmp_path / f"figure.{kind}").read_bytes() for kind in ("svg", "png"))
+    assert (svg, png) == (drawing(found, "svg"), drawing(found, "png"))
+    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    assert digest(found).encode() in svg
+    assert digest(found).encode() in png
+    assert not re.search(rb"<dc:date>|tIME|[Mm]atplotlib v", svg + png)
+    width, height = struct.unpack(">II", png[16:24])
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert width > height / 2
+    assert digest(found) != digest(outcome_of(FIGURE, RECORDS[1:], ratios={"fasten": 1.0, "l2rw": 2.1}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.png", "figure.svg"]
