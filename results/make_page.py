@@ -1,139 +1,223 @@
-"""docs/results.md and its figure, from the records in this folder alone: `python results/make_page.py`."""
+"""docs/results.md and its figures, from the records in this folder and the experiments: `python results/make_page.py`.
+
+The words are in page.md; a line `<!-- NAME -->` in it stands for what `parts` gives under that name.
+"""
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-import numpy as np
+from fasten.experiments import EXPERIMENTS, PAPER
+from fasten.files import write_bytes, write_text
+from fasten.records import Record, Run, read_record
+from fasten.report.outcomes import base, paper_name
+from fasten.report.paper import Outcome, counts, drawing, markdown, outcome_of
+from fasten.speed import measured
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
-TOLERANCE = 0.5  # points of accuracy
+MARKER = re.compile(r"<!-- (.+?) -->")
+STATUSES = ("reproduced", "better", "below", "not in the paper", "quoted", "not run")
+UNPLANNED = ("digits",)  # data sets with a section of their own
 
 
-def records(dataset: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((HERE / dataset).glob("*.json"))]
+def records(dataset: str = "*") -> list[Record]:
+    """All of a data set, or all that there are."""
+    return [read_record(path) for path in sorted(HERE.glob(f"{dataset}/*.json"))]
 
 
-def status(mean: float, paper: float, interval: float) -> str:
-    """`below`, `better` or `reproduced`; our own spread never enters."""
-    if mean < paper - interval - TOLERANCE:
-        return "below"
-    return "better" if mean > paper + interval + TOLERANCE else "reproduced"
-
-
-def cifar_table(found: list[dict[str, Any]], paper: dict[str, Any]) -> list[str]:
-    lines = ["| method | noise | seeds | ours, % | paper, % | status |", "|---|---|---|---|---|---|"]
-    cells: dict[tuple[str, str], list[float]] = {}
-    for record in found:
-        key = (record["run"]["method"], record["run"]["noise"])
-        cells.setdefault(key, []).append(100 * record["result"]["test_accuracy"])
-    for (method, noise), values in sorted(cells.items()):
-        target = paper["accuracy"].get(method, {}).get(noise)
-        mean = float(np.mean(values))
-        said = f"{target['mean']:.2f}" if target else "–"
-        said += f" ± {target['ci95']:.2f}" if target and target["ci95"] else ""
-        word = status(mean, target["mean"], target["ci95"]) if target else "not in the paper"
-        lines.append(f"| {method} | {noise} | {len(values)} | {mean:.2f} | {said} | {word} |")
-    return lines
-
-
-def relabel_table(record: dict[str, Any], paper: dict[str, Any]) -> list[str]:
-    ours, found = record["evaluation"]["relabel"], record["evaluation"]["detection"]["minus_p_given"]
-    theirs = paper["relabel"]
-    rows = [
-        ("relabel accuracy, all rows", ours["accuracy"], theirs["accuracy"]["overall"]),
-        ("relabel accuracy, wrong rows", ours["accuracy_wrong"], theirs["accuracy"]["incorrect"]),
-        ("relabel NLL, all rows", ours["nll"], theirs["nll"]["overall"]),
-        ("relabel NLL, wrong rows", ours["nll_wrong"], theirs["nll"]["incorrect"]),
-        ("detection AUROC", found["auroc"], paper["detection"]["auroc"]),
-        ("detection AUPRC", found["auprc"], paper["detection"]["auprc"]),
-    ]
-    head = ["| symmetric 80%, seed 1 | ours | paper |", "|---|---|---|"]
-    return head + [f"| {name} | {a:.4f} | {b:.4f} |" for name, a, b in rows]
-
-
-def diagonal_table(found: dict[str, dict[str, Any]], paper: dict[str, Any]) -> list[str]:
-    lines = [
-        "| noise | epoch | true, ours | true, paper | estimated, ours | estimated, paper |",
-        "|---|---|---|---|---|---|",
-    ]
-    for noise, theirs in paper["t_diagonal"].items():
-        for epoch in (1, 10, 30, 50, 60, 70):
-            row = found[noise]["epochs"][epoch - 1]
-            ours = (row["t_diagonal_true"], row["t_diagonal"])
-            them = (theirs["true"][epoch - 1], theirs["estimated"][epoch - 1])
-            lines.append(f"| {noise} | {epoch} | {ours[0]:.3f} | {them[0]:.3f} | {ours[1]:.3f} | {them[1]:.3f} |")
-    return lines
-
-
-def digits_table(found: list[dict[str, Any]]) -> list[str]:
-    head = (
-        "| noise | seeds | FasTEN | clean rows only | noisy only, last epoch | noisy only, validation picks the epoch |"
-    )
-    lines = [head, "|---|---|---|---|---|---|"]
-    for noise in sorted({record["run"]["noise"] for record in found}):
-        some = [record for record in found if record["run"]["noise"] == noise]
-        noisy = [record["references"]["noisy_only"] for record in some]
-        columns = [
-            [record["result"]["test_accuracy"] for record in some],
-            [record["references"]["clean_only"]["test_accuracy"] for record in some],
-            [value["test_accuracy_last"] for value in noisy],
-            [value["test_accuracy"] for value in noisy],
-        ]
-        seeds = ", ".join(str(record["run"]["seed"]) for record in some)
-        lines.append(f"| {noise} | {seeds} | " + " | ".join(f"{np.mean(c):.3f}" for c in columns) + " |")
-    return lines
+@cache
+def outcomes() -> tuple[Outcome, ...]:
+    """Every table and figure of the paper with what the records say."""
+    found, ratios = records(), measured().bench()["run_ratios"]
+    return tuple(outcome_of(make(PAPER), found, ratios=ratios) for make in EXPERIMENTS.values())
 
 
 def page() -> str:
-    paper, cifar = json.loads((HERE / "paper.json").read_text()), records("cifar10")
-    ours = {record["run"]["noise"]: record for record in cifar if record["run"]["method"] == "fasten"}
-    alone = next(record for record in cifar if not record["environment"]["shared_gpu"])["result"]
-    epochs = len(ours["symmetric:0.8"]["epochs"])
-    timing = (
-        f"The run that had the GPU to itself ({ours['symmetric:0.8']['environment']['device'].split(' ', 1)[1]}): "
-        f"{alone['train_seconds'] / epochs:.2f} s an epoch, {alone['train_seconds']:.0f} s of training, "
-        f"{alone['examples_per_second']:,.0f} images/s, {alone['peak_memory_bytes'] / 1e9:.2f} GB."
-    )
-    text = (HERE / "page.md").read_text()
-    parts = {
-        "CIFAR": "\n".join(cifar_table(cifar, paper)),
-        "TIMING": timing,
-        "RELABEL": "\n".join(relabel_table(ours["symmetric:0.8"], paper)),
-        "DIAGONAL": "\n".join(diagonal_table(ours, paper)),
-        "DIGITS": "\n".join(digits_table(records("digits"))),
+    """The text of docs/results.md."""
+    words = (HERE / "page.md").read_text(encoding="utf-8")
+    made = parts()
+    placed = set(MARKER.findall(words))
+    if unknown := placed - made.keys():
+        raise ValueError(f"page.md has <!-- {min(unknown)} -->, which is none of {', '.join(made)}")
+    rest = [made[o.experiment.name] for o in outcomes() if o.known and o.experiment.name not in placed]
+    made["EXPERIMENTS"] = "\n\n".join(rest)
+    return MARKER.sub(lambda match: made[match[1]], words)
+
+
+def write(docs: Path) -> None:
+    """The page, and the drawings that it shows."""
+    for outcome in outcomes():
+        if shows_drawing(outcome):
+            write_bytes(docs / f"{outcome.experiment.name}.svg", drawing(outcome, "svg"))
+    write_text(docs / "results.md", page())
+
+
+def shows_drawing(outcome: Outcome) -> bool:
+    """Whether the page has its drawing."""
+    return outcome.known and outcome.experiment.kind == "figure"
+
+
+def parts() -> dict[str, str]:
+    """What page.md may name: each table or figure by its name, and the rest in capitals."""
+    made = {outcome.experiment.name: section(outcome) for outcome in outcomes()}
+    return made | {
+        "SUMMARY": summary(),
+        "EXPERIMENTS": "",  # those that page.md does not name
+        "NOT RUN": ", ".join(f"`{o.experiment.name}`" for o in outcomes() if not o.known) or "none",
+        "SEEDS": seeds(),
+        "PROTOCOL": protocol(),
+        "BENCH DEVICE": measured().device,
+        "TIMING": timing(),
+        "DIAGONALS": diagonals(),
+        "OTHERS": others(),
+        "DIGITS": digits(),
+        "DIGITS CLEAN": digits_rows("clean"),
+        "DIGITS VALID": digits_rows("valid"),
+        "DIGITS GAPS": digits_gaps(),
     }
-    for name, part in parts.items():
-        text = text.replace(f"<!-- {name} -->", part)
-    return text
 
 
-def draw(path: Path) -> None:
-    """Mean diagonals per epoch, ours against the paper's."""
-    import matplotlib
+def section(outcome: Outcome) -> str:
+    """One table or figure."""
+    name = outcome.experiment.name
+    text = markdown(outcome, f"{name}.svg" if shows_drawing(outcome) else "").rstrip()
+    return f'<a id="{name}"></a>\n\n{text}\n\nMade by `fasten reproduce {name}`.'
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "fasten"
-    from matplotlib import pyplot
 
-    paper = json.loads((HERE / "paper.json").read_text())["t_diagonal"]
-    ours = {r["run"]["noise"]: r["epochs"] for r in records("cifar10") if r["run"]["method"] == "fasten"}
-    figure, axes = pyplot.subplots(1, len(paper), figsize=(10, 3.6), sharey=True)
-    for axis, (noise, theirs) in zip(axes, paper.items(), strict=True):
-        for key, word, colour in (("t_diagonal_true", "true", "#d55e00"), ("t_diagonal", "estimated", "#0072b2")):
-            values = [row[key] for row in ours[noise]]
-            axis.plot(range(1, len(values) + 1), values, color=colour, label=f"{word}, ours")
-            axis.plot(range(1, len(values) + 1), theirs[word], "--", color=colour, alpha=0.6, label=f"{word}, paper")
-        axis.set(title=f"CIFAR-10, {noise}", xlabel="epoch", ylim=(0, 1.02))
-    axes[0].set_ylabel("mean diagonal of T")
-    axes[0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+def summary() -> str:
+    """How many cells have which status, table by table."""
+    lines: list[Sequence[str]] = [("table or figure", *STATUSES), ("---",) * (1 + len(STATUSES))]
+    for outcome in outcomes():
+        if outcome.known:
+            name, found = outcome.experiment.name, counts(outcome)
+            lines.append((f"[{name}](#{name})", *(str(found.get(word, "–")) for word in STATUSES)))
+    return table(lines)
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """As Markdown has it."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main_records() -> list[Record]:
+    """FasTEN's on CIFAR-10, as in the paper's main table."""
+    (main,) = [outcome.experiment for outcome in outcomes() if outcome.experiment.name == "table1"]
+    wanted = {base(run) for run in main.runs() if run.method == "fasten"}
+    return [record for record in records("cifar10") if base(Run.from_json(record["run"])) in wanted]
+
+
+def protocol() -> str:
+    """Network, rows and epochs of the paper's main table."""
+    record = main_records()[0]
+    rows = {name: f"{record['data'][f'rows_{name}']:,}" for name in ("noisy", "clean", "valid", "test")}
+    listed = "{noisy} noisy, {clean} clean, {valid} validation and {test} test rows".format(**rows)
+    return f"{record['run']['recipe']['net']}, {listed}, {record['run']['recipe']['epochs']} epochs"
+
+
+def seeds() -> str:
+    """How many seeds our numbers are the mean of."""
+    found = {len(r.values) for o in outcomes() for r in o.results if r.values and not r.cell.bench}
+    few, many = min(found), max(found)
+    return f"{few} seed{'s' * (few > 1)} a cell" if few == many else f"{few} to {many} seeds a cell"
+
+
+def timing() -> str:
+    """Of FasTEN's runs that had a GPU to themselves."""
+    lines = []
+    for record in main_records():
+        if record["environment"]["shared_gpu"]:
+            continue
+        run, result, device = record["run"], record["result"], record["environment"]["device"].split(" ", 1)[1]
+        epoch = result["train_seconds"] / len(record["epochs"])
+        lines.append(
+            f"{run['noise']}, seed {run['seed']}, on one {device}: {epoch:.2f} s an epoch, "
+            f"{result['train_seconds']:.0f} s of training, {result['examples_per_second']:,.0f} images/s, "
+            f"{result['peak_memory_bytes'] / 1e9:.2f} GB"
+        )
+    return ("; ".join(lines) or "no run so far") + "."
+
+
+def diagonals() -> str:
+    """How far our lines of T's diagonal are from the paper's."""
+    (outcome,) = [o for o in outcomes() if o.experiment.name == "t-diagonal"]
+    lines: list[Sequence[str]] = [
+        ("noise", "line", "mean distance", "at the end, ours", "at the end, paper"),
+        ("---",) * 5,
+    ]
+    for line in outcome.lines:
+        paper = dict(line.curve.paper)
+        both = [(y, paper[x]) for x, y in line.points if x in paper]
+        numbers = (fmean(abs(ours - theirs) for ours, theirs in both), *both[-1]) if both else ()
+        lines.append((line.curve.panel, line.curve.row, *(f"{number:.3f}" for number in numbers)))
+    return table(lines)
+
+
+def others() -> str:
+    """Records that are in no table or figure of the paper."""
+    known = {base(run) for o in outcomes() for run in o.experiment.runs()}
+    lines: list[Sequence[str]] = [("data", "method", "noise", "seed", "test accuracy"), ("---",) * 5]
+    for record in records():
+        run = Run.from_json(record["run"])
+        if run.dataset not in UNPLANNED and base(run) not in known:
+            accuracy = f"{record['result']['test_accuracy']:.2%}"
+            lines.append((run.dataset, paper_name(run.method), run.noise, str(run.seed), accuracy))
+    return table(lines) if len(lines) > 2 else "There are none."
+
+
+def digits() -> str:
+    """Means over the seeds, by noise."""
+    lines: list[Sequence[str]] = [
+        (
+            *("noise", "seeds", "FasTEN", "clean rows only"),
+            *("noisy only, last epoch", "noisy only, validation picks the epoch"),
+        ),
+        ("---",) * 6,
+    ]
+    for noise, some in digits_by_noise().items():
+        numbers = ", ".join(str(record["run"]["seed"]) for record in some)
+        lines.append((noise, numbers, *(f"{value:.3f}" for value in digits_means(some).values())))
+    return table(lines)
+
+
+def digits_gaps() -> str:
+    """How much FasTEN gains on cross-entropy, for both ways of choosing its epoch."""
+    parts = []
+    for noise, some in digits_by_noise().items():
+        means = digits_means(some)
+        last, picked = means["fasten"] - means["noisy last"], means["fasten"] - means["noisy"]
+        parts.append(f"at {noise} {last:.2f} above cross-entropy's last epoch, and {picked:.2f} above the picked one")
+    return "; ".join(parts)
+
+
+def digits_rows(name: str) -> str:
+    """How many rows all records of digits have."""
+    (number,) = {record["data"][f"rows_{name}"] for record in records("digits")}
+    return str(number)
+
+
+def digits_by_noise() -> dict[str, list[Record]]:
+    """The records of digits."""
+    found: dict[str, list[Record]] = {}
+    for record in records("digits"):
+        found.setdefault(record["run"]["noise"], []).append(record)
+    return dict(sorted(found.items()))
+
+
+def digits_means(some: Sequence[Record]) -> dict[str, float]:
+    """Test accuracies over the seeds."""
+    references = [record["references"] for record in some]
+    return {
+        "fasten": fmean(record["result"]["test_accuracy"] for record in some),
+        "clean": fmean(found["clean_only"]["test_accuracy"] for found in references),
+        "noisy last": fmean(found["noisy_only"]["test_accuracy_last"] for found in references),
+        "noisy": fmean(found["noisy_only"]["test_accuracy"] for found in references),
+    }
 
 
 if __name__ == "__main__":
-    (DOCS / "results.md").write_text(page())
-    draw(DOCS / "t_diagonal.svg")
+    write(DOCS)
