@@ -1,4 +1,4 @@
-"""Student's distribution, intervals and tests: closed forms, printed tables, SciPy, and properties."""
+"""Student's and the beta distribution, intervals and tests: closed forms, printed tables, SciPy, and properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fasten.statistics import estimate, holm, paired_difference, t_quantile, two_sided_p
+from fasten.statistics import (
+    beta_cdf,
+    beta_quantile,
+    estimate,
+    holm,
+    lower_bound,
+    paired_difference,
+    proportion,
+    reaches,
+    t_quantile,
+    two_sided_p,
+)
 from reference.metrics import ref_interval95
 
 shares = st.integers(0, 400).map(lambda right: right / 400)  # accuracies on 400 rows
@@ -78,6 +89,75 @@ def test_a_tail_is_a_probability(t, df):
 
 def test_what_cannot_be_further_out_has_no_tail():
     assert two_sided_p(math.inf, 3) == 0
+
+
+def binomial_tail(k, n, share):
+    """P(k or more of n), summed."""
+    return math.fsum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k, n + 1))
+
+
+@pytest.mark.parametrize("x", [0.0, 1e-9, 0.1, 0.5, 0.9, 1.0])
+def test_the_beta_distribution_has_its_closed_forms(x):
+    assert beta_cdf(x, 3, 1) == pytest.approx(x**3, rel=1e-12)
+    assert beta_cdf(x, 1, 4) == pytest.approx(1 - (1 - x) ** 4, rel=1e-6)
+    assert beta_cdf(x, 0.5, 0.5) == pytest.approx(2 / math.pi * math.asin(math.sqrt(x)), rel=1e-12)
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.floats(0.01, 0.99))
+def test_the_beta_distribution_sums_the_binomials_tail(k, more, share):
+    n = k + more
+    assert beta_cdf(share, k, n - k + 1) == pytest.approx(binomial_tail(k, n, share), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (0.5, 4.5), (0.5, 499.5), (3.5, 1.5), (60, 1), (1, 1e5), (2000, 100)])
+def test_the_beta_distribution_is_scipys(a, b):
+    stats = pytest.importorskip("scipy.stats")
+    q = np.array([0.001, 0.025, 0.05, 0.5, 0.95, 0.975, 0.999])
+    x = stats.beta.ppf(q, a, b)
+    np.testing.assert_allclose([beta_quantile(share, a, b) for share in q], x, rtol=1e-9)
+    np.testing.assert_allclose([beta_cdf(value, a, b) for value in x], q, rtol=1e-9)
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.5, 300), st.floats(0.5, 300))
+def test_the_betas_quantile_undoes_its_distribution(q, a, b):
+    assert beta_cdf(beta_quantile(q, a, b), a, b) == pytest.approx(q, rel=1e-6)
+    assert beta_quantile(q, a, b) == pytest.approx(1 - beta_quantile(1 - q, b, a), abs=1e-9)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (8, 10), (29, 29), (95, 100), (187, 200)])
+def test_at_its_bound_a_share_gives_as_many_in_one_of_twenty(k, n):
+    assert binomial_tail(k, n, lower_bound(k, n)) == pytest.approx(0.05, rel=1e-9)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 7), (3, 7), (7, 7), (29, 30), (950, 1000)])
+def test_the_interval_of_a_share_is_scipys(k, n):
+    stats = pytest.importorskip("scipy.stats")
+    expected = stats.binomtest(k, n).proportion_ci(0.95, method="exact")
+    found = proportion(k, n)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-12)
+
+
+def test_no_rows_leave_the_share_open():
+    none = proportion(0, 0)
+    assert (none.share, none.low, none.high) == (None, 0, 1)
+    assert lower_bound(0, 5) == 0
+    assert not reaches(0, 5, 1e-9)
+
+
+@given(st.integers(0, 80), st.integers(0, 80), st.integers(1, 99))
+def test_to_reach_a_share_is_to_have_a_bound_above_it(k, more, percent):
+    bound = lower_bound(k, k + more)
+    if abs(bound - percent / 100) > 1e-9:
+        assert reaches(k, k + more, percent / 100) == (bound >= percent / 100)
+
+
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.9])
+@pytest.mark.parametrize("n", [5, 40])
+def test_the_interval_covers_the_share_often_enough(n, share):
+    chances = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    found = [proportion(k, n) for k in range(n + 1)]
+    covered = math.fsum(c for c, f in zip(chances, found, strict=True) if f.low <= share <= f.high)
+    assert covered >= 0.95
 
 
 @pytest.mark.parametrize("num_values", [2, 3, 5, 10])

@@ -1,7 +1,8 @@
 """What a few seeds can tell: means with Student's 95% intervals, paired differences, Holm's correction.
 
-Pure functions on plain numbers, None for a number that does not exist. Sums are exact, so that the order of the seeds
-does not matter. Student's distribution is here because SciPy is not among the dependencies.
+And what a few rows can tell: shares with Clopper and Pearson's intervals. Pure functions on plain numbers, None for a
+number that does not exist. Sums are exact, so that the order of the seeds does not matter. Student's and the beta
+distribution are here because SciPy is not among the dependencies.
 """
 
 from __future__ import annotations
@@ -33,6 +34,20 @@ class Difference:
     mean: float | None
     ci95: float | None
     p: float | None
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """`k` of `n` rows, with the 95% interval of the share; from 0 to 1 where there are no rows."""
+
+    k: int
+    n: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float | None:
+        return self.k / self.n if self.n else None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -100,6 +115,58 @@ def t_quantile(q: float, df: float) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if two_sided_p(middle, df) > tail else (low, middle)
     return high
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """P(X ≤ x) of the beta distribution: the incomplete beta function I(x; a, b).
+
+    >>> round(beta_cdf(0.5, 1, 3), 6)
+    0.875
+    """
+    return 1.0 if x >= 1 else _incomplete_beta(x, 1 - x, a, b)
+
+
+@cache
+def beta_quantile(q: float, a: float, b: float) -> float:
+    """The x that a share q of the beta distribution lies below, by bisection.
+
+    >>> round(beta_quantile(0.875, 1, 3), 6)
+    0.5
+    """
+    if q <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if beta_cdf(middle, a, b) < q else (low, middle)
+    return high
+
+
+def lower_bound(k: int, n: int, level: float = LEVEL) -> float:
+    """Clopper and Pearson's: a share below it would give k or more of n with a probability under `level`.
+
+    >>> round(lower_bound(29, 29), 4)  # 0.05 ** (1 / 29)
+    0.9019
+    """
+    return beta_quantile(level, k, n - k + 1) if k else 0.0
+
+
+def proportion(k: int, n: int) -> Proportion:
+    """k of n, with Clopper and Pearson's two-sided 95% interval.
+
+    >>> found = proportion(8, 10)
+    >>> found.share, round(found.low, 4), round(found.high, 4)
+    (0.8, 0.4439, 0.9748)
+    """
+    return Proportion(k, n, lower_bound(k, n, LEVEL / 2), 1 - lower_bound(n - k, n, LEVEL / 2))
+
+
+def reaches(k: int, n: int, share: float, level: float = LEVEL) -> bool:
+    """Whether the lower bound of k of n is at least `share`, which is cheaper to say than the bound itself.
+
+    >>> reaches(29, 29, 0.9), reaches(28, 28, 0.9)
+    (True, False)
+    """
+    return k > 0 and beta_cdf(share, k, n - k + 1) <= level
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -1,0 +1,185 @@
+"""How right the proposed corrections are, on held-back verified rows; the lowest threshold that keeps a precision."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fasten.metrics import Floats, Ints
+from fasten.statistics import Proportion, lower_bound, proportion, reaches
+
+Bools = NDArray[np.bool_]
+
+# The strictest cut leaves room for two mistakes, since one that leaves none mostly fails by bad luck.
+FLOOR = 0.5  # a label that is rather right than wrong is never changed
+FIRST_MISTAKES = 2
+FIRST_SHARE = 0.1  # of the corrections, at least
+FIRST_LIMIT = 0.6  # and at most, so that something is left to test
+STEP = 1.1  # from one cut to the next
+MOST_ROWS = 10_000_000  # a sample larger than this is no answer
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Of held-back rows: corrections that are right among all proposed; wrong labels changed among all wrong ones."""
+
+    precision: Proportion
+    recall: Proportion
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One tested threshold: `k` of the `n` corrections with p_wrong above it are right."""
+
+    threshold: float
+    k: int
+    n: int
+
+    @property
+    def low(self) -> float:
+        """The one-sided 95% bound of the share that is right."""
+        return lower_bound(self.k, self.n)
+
+
+@dataclass(frozen=True)
+class ThresholdChoice:
+    """The lowest threshold shown to keep `min_precision`, None where there is none; what more rows it would take.
+
+    `more_if_right` and `more_as_seen` are rows still to be verified at random, if every further correction were right
+    and if they were right as often as so far; None where no number would do, or where nothing was proposed yet.
+    """
+
+    min_precision: float
+    threshold: float | None
+    tested: tuple[Cut, ...] = ()
+    more_if_right: int | None = None
+    more_as_seen: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What to tell the user."""
+        if self.threshold is not None:
+            cut = next(cut for cut in self.tested if cut.threshold == self.threshold)
+            return (
+                f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g} are "
+                f"right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
+            )
+        seen = f"{self.tested[0].k} of the {self.tested[0].n} surest right" if self.tested else "there are none"
+        return (
+            f"the held-back corrections ({seen}) cannot show a precision of {self.min_precision:.4g}, so nothing is "
+            f"corrected; verify more rows at random: {_about(self.more_if_right)} if all further corrections are "
+            f"right, {_about(self.more_as_seen)} if they are as often right as so far"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "tested": [{**asdict(cut), "low": cut.low} for cut in self.tested]}
+
+
+def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:
+    """Precision of the changed labels and recall of the wrong ones, on held-back rows; intervals hold 95%.
+
+    >>> found = correction_scores(np.array([0, 0, 0]), np.array([1, 1, 0]), np.array([1, 0, 0]))
+    >>> found.precision.share, found.recall.share
+    (0.5, 1.0)
+    """
+    changed, wrong = corrected != given, given != truth
+    precision = proportion(int((corrected == truth)[changed].sum()), int(changed.sum()))
+    return Corrections(precision, proportion(int(changed[wrong].sum()), int(wrong.sum())))
+
+
+def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verified: int) -> ThresholdChoice:
+    """The lowest threshold whose corrections, all rows with p_wrong above it, keep `min_precision`, at 95%.
+
+    The rows are the held-back ones where another label is suggested, `right` where that is the truth; `num_verified`
+    is the number of randomly verified rows they come from. Cuts are tested from the strictest down, each by its
+    one-sided bound, and the first failure ends it. A bad choice needs a false success at the first cut that is too
+    low, whose chance is at most 5%: so many cuts need no correction.
+
+    >>> choice = threshold_for(np.linspace(0.6, 1, 100), np.arange(100) >= 20, 0.9, num_verified=900)
+    >>> round(choice.threshold, 3), [(cut.k, cut.n) for cut in choice.tested]
+    (0.677, [(60, 60), (66, 66), (73, 73), (80, 80), (80, 88)])
+    >>> choice = threshold_for(np.ones(9), np.ones(9, bool), 0.9, num_verified=90)
+    >>> choice.threshold, choice.more_if_right
+    (None, 200)
+    """
+    if not 0 < min_precision < 1:
+        raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision}; write 95% as 0.95")
+    cuts = _cuts(p_wrong, right, min_precision)
+    passed = [reaches(cut.k, cut.n, min_precision) for cut in cuts]
+    num_passed = passed.index(False) if False in passed else len(cuts)
+    tested = tuple(cuts[: num_passed + 1])
+    if num_passed:
+        return ThresholdChoice(min_precision, cuts[num_passed - 1].threshold, tested)
+    # More rows add to each cut in proportion; the easiest cut counts.
+    if_right = [_more_if_right(cut, min_precision) * num_verified / cut.n for cut in cuts]
+    as_seen = [_more_as_seen(cut, min_precision) * num_verified / cut.n for cut in cuts]
+    return ThresholdChoice(min_precision, None, tested, _fewest(if_right), _fewest(as_seen))
+
+
+def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:
+    """The cuts to test, strictest first, each the threshold just below so many of the highest p_wrong.
+
+    How many is set by the number of rows alone, never by `right`: given the next lower p_wrong, the rows above it are
+    then a random sample of all such rows, and k is binomial. Thresholds fixed in advance would do as well, but all
+    p_wrong may lie above 0.99, or below 0.7. The guarantee is exact where precision, once it is too low, stays so for
+    all lower thresholds, and nearly so elsewhere. Rows of the same p_wrong are not parted; the last cut takes all.
+    """
+    order = np.argsort(-p_wrong, kind="stable")
+    order = order[p_wrong[order] > FLOOR]
+    values, rights = p_wrong[order].astype(np.float64), right[order].cumsum()
+    sizes = _sizes(len(values), min_precision)
+    ends = {int(np.searchsorted(-values, -values[size - 1], side="right")) for size in sizes}
+    below = np.append(values, FLOOR)
+    return [Cut(float(below[n]), int(rights[n - 1]), n) for n in sorted(ends)]
+
+
+@cache
+def _sizes(n: int, min_precision: float) -> tuple[int, ...]:
+    """Rows in each cut. The first has room for mistakes: where n of n right would just do, one mistake ends it all."""
+    least = _smallest(lambda m: reaches(m, m, min_precision))
+    roomy = _smallest(lambda m: reaches(m - FIRST_MISTAKES, m, min_precision))
+    size = max(least, FIRST_SHARE * n, min(roomy, FIRST_LIMIT * n))
+    sizes = [n] if n else []
+    while size < n:
+        sizes.append(math.ceil(size))
+        size *= STEP
+    return tuple(sizes)
+
+
+def _more_if_right(cut: Cut, min_precision: float) -> float:
+    """Further corrections, all right, until the bound reaches the precision."""
+    return _smallest(lambda more: reaches(cut.k + more, cut.n + more, min_precision))
+
+
+def _more_as_seen(cut: Cut, min_precision: float) -> float:
+    """Further corrections, right as often as these, until the bound reaches the precision."""
+    if cut.k <= min_precision * cut.n:
+        return math.inf
+    return _smallest(lambda more: reaches((cut.n + more) * cut.k // cut.n, cut.n + more, min_precision))
+
+
+def _smallest(holds: Callable[[int], bool]) -> float:
+    """The smallest whole number from 1 for which something holds, as it then does for all larger; infinite if none."""
+    high = 1
+    while not holds(high):
+        high *= 2
+        if high > MOST_ROWS:
+            return math.inf
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _fewest(amounts: list[float]) -> int | None:
+    least = min(amounts, default=math.inf)
+    return math.ceil(least) if math.isfinite(least) else None
+
+
+def _about(rows: int | None) -> str:
+    return "no number is known to do" if rows is None else f"about {rows}"

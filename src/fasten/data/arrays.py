@@ -1,0 +1,290 @@
+"""Arrays in memory, lists of image files, and `.npz` files.
+
+An `.npz` holds `x` and `labels`, and if one likes `verified` (of the same rows; -1, "" or NaN where nobody checked),
+`picked`, `ids`, `class_names` (for labels that are numbers from 0), and further rows as `x_clean` and `y_clean`,
+`x_valid` and `y_valid`, `x_test` and `y_test`.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fasten.data.decoding import Decoding
+from fasten.data.labels import Part, Picked, label_texts, picked_of
+from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
+from fasten.suggest import nearest
+
+Examples = NDArray[Any] | list[Path]
+
+LABELS = ("labels", "verified", "y_clean", "y_valid", "y_test")
+KEYS = ("x", "picked", "ids", "class_names", "x_clean", "x_valid", "x_test", *LABELS)
+DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file that is no .npz may raise
+
+
+def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None) -> Rows:
+    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may lack."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; say where the arrays lie")
+    arrays = _load(path)
+    unknown = [key for key in arrays if key not in KEYS]
+    if unknown:
+        raise ValueError(f"{path.name}: unknown array {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
+    for key in ("x", "labels") if class_names is None else ("x",):
+        if key not in arrays:
+            raise ValueError(f"{path.name} has no array {key!r}, but {', '.join(arrays)}; save one under that name")
+    names = label_texts(arrays.pop("class_names"), f"{path.name}: class_names") if "class_names" in arrays else None
+    if names is not None:
+        arrays |= {key: _named(f"{path.name}: {key}", arrays[key], names) for key in LABELS if key in arrays}
+    if "picked" in arrays:
+        arrays["picked"] = [picked_of(text, path.name) for text in label_texts(arrays["picked"], "picked")]
+    x, y, y_verified = arrays.pop("x"), arrays.pop("labels", None), arrays.pop("verified", None)
+    rows = rows_from_arrays(x, y, y_verified=y_verified, class_names=class_names, name=path.name, **arrays)
+    idle = [name for name in names or [] if name not in rows.class_names]
+    if idle and class_names is None:
+        raise ValueError(f"{path.name}: the class {idle[0]!r} has no rows; take it out of class_names")
+    return rows
+
+
+def rows_from_arrays(
+    x: Any,
+    y: Any = None,
+    *,
+    x_clean: Any = None,
+    y_clean: Any = None,
+    y_verified: Any = None,
+    x_valid: Any = None,
+    y_valid: Any = None,
+    x_test: Any = None,
+    y_test: Any = None,
+    ids: Any = None,
+    picked: Sequence[Picked | None] | None = None,
+    how: Decoding | None = None,
+    class_names: Sequence[str] | None = None,
+    name: str = "arrays",
+) -> Rows:
+    """Rows from arrays, tensors, pandas objects or lists of image files, and labels that are texts or whole numbers.
+
+    `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (where -1
+    is also one of `y`, it is a label). A file in both `x` and `x_clean` is one row. `ids` are of the rows of x; else
+    rows are numbered, or called by their files.
+
+    >>> rows = rows_from_arrays(np.eye(3), ["cat", "dog", "cat"], y_verified=[None, "cat", None])
+    >>> rows.ids, rows.given_codes().tolist(), rows.verified_codes().tolist()
+    (('0', '1', '2'), [0, 1, 0], [-1, 0, -1])
+    """
+    asked = {"": (x, y), "clean": (x_clean, y_clean), "valid": (x_valid, y_valid), "test": (x_test, y_test)}
+    xs, ys = _parts(name, asked, labelled=class_names is None)
+    examples = {part: _examples(f"{name}: {_called(part)}", values) for part, values in xs.items()}
+    columns = {part: _columns(name, part, found, ys[part]) for part, found in examples.items()}
+    columns[""] = _with_verdicts(name, columns[""], y_verified, picked, ids)
+    files = {part: found for part, found in examples.items() if isinstance(found, list)}
+    if len(files) == len(examples):
+        return _file_rows(name, files, columns, how or Decoding(), class_names)
+    arrays = {part: found for part, found in examples.items() if isinstance(found, np.ndarray)}
+    if files:
+        raise ValueError(
+            f"{name}: {_called(next(iter(files)))} names files, but others are arrays; give all in one form"
+        )
+    rows = make_rows(name, _joined(columns), _stacked(name, arrays), class_names, (), _feature_names(name, xs))
+    return compare_test_rows(rows)
+
+
+def _parts(name: str, asked: Mapping[str, tuple[Any, Any]], labelled: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Examples and labels of the parts that are there."""
+    there = {part: pair for part, pair in asked.items() if part == "" or any(side is not None for side in pair)}
+    for part, (x, y) in there.items():
+        if x is None or (y is None and labelled):
+            raise ValueError(f"{name}: {_called(part)} and its labels come together, but one of them is missing")
+    return {part: x for part, (x, _) in there.items()}, {part: y for part, (_, y) in there.items()}
+
+
+def _called(part: str) -> str:
+    return f"x_{part}" if part else "x"
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """All arrays of the file; nothing in it is run."""
+    with open(path, "rb") as file:
+        try:
+            content = np.load(file, allow_pickle=False)
+        except DAMAGE:
+            raise ValueError(f"{path.name} cannot be read as .npz; save it with np.savez") from None
+        if isinstance(content, np.ndarray):
+            raise ValueError(f"{path.name} is a single array; save several with np.savez, as x and labels")
+        return {key: _member(path, content, key) for key in content.files}
+
+
+def _member(path: Path, content: Any, key: str) -> Any:
+    try:
+        return content[key]
+    except DAMAGE as error:
+        hint = "save texts as np.array(texts, dtype=str)" if "allow_pickle" in str(error) else "save it again"
+        raise ValueError(f"{path.name}: the array {key!r} cannot be read ({error}); {hint}") from None
+
+
+def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list[str | None]:
+    """Labels that are numbers as the names that stand at these places; -1 stays."""
+    texts = label_texts(labels, what)
+    if labels.dtype.kind not in "iuf":
+        return texts
+    named = {str(number): name for number, name in enumerate(names)} | {"-1": "-1"}
+    for row, text in enumerate(texts):
+        if text is not None and text not in named:
+            raise ValueError(f"{what}: {text} in row {row} has no name among the {len(names)} class_names; add one")
+    return [None if text is None else named[text] for text in texts]
+
+
+def _examples(what: str, values: Any) -> Examples:
+    """Images as uint8 (n, H, W, C), features as float32 (n, D), or files."""
+    if isinstance(values, list | tuple) and values and all(isinstance(value, str | os.PathLike) for value in values):
+        return [Path(value) for value in values]
+    array = _array(what, values)
+    if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(value, str | os.PathLike) for value in array):
+        return [Path(value) for value in array.tolist()]
+    if array.ndim in (3, 4):
+        return _pixels(what, array)
+    if array.ndim != 2 or not array.shape[1]:
+        raise ValueError(
+            f"{what} has shape {array.shape}; give features as (rows, features), images as (rows, height, width, "
+            "channels), or a list of files"
+        )
+    return _features(what, array)
+
+
+def _array(what: str, values: Any) -> NDArray[Any]:
+    if hasattr(values, "tocsr"):
+        raise ValueError(f"{what} is a sparse matrix; make it an array with toarray()")
+    if hasattr(values, "detach"):  # a tensor, perhaps on a device
+        values = values.detach().cpu()
+    if isinstance(values, pd.DataFrame):
+        for column in values.columns:
+            if not pd.api.types.is_numeric_dtype(values[column]):
+                raise ValueError(f"{what}: column {column!r} holds {values[column].dtype} and not numbers; encode it")
+        return values.to_numpy(np.float64, na_value=np.nan)
+    try:
+        return np.asarray(values)
+    except Exception as error:  # of anyone's own types
+        raise ValueError(f"{what} cannot be made an array ({error}); give a NumPy array") from error
+
+
+def _pixels(what: str, array: NDArray[Any]) -> NDArray[np.uint8]:
+    if array.dtype != np.uint8:
+        cure = "(x * 255).round()" if array.dtype.kind == "f" else "scale them to 0…255"
+        raise ValueError(f"{what}: pixels are {array.dtype}; give uint8 from 0 to 255 ({cure}, then .astype(np.uint8))")
+    images = array[..., None] if array.ndim == 3 else array
+    if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
+        first = "; channels stand last: use x.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""
+        raise ValueError(f"{what} has shape {array.shape}; give images as (rows, height, width, 1 or 3){first}")
+    return images
+
+
+def _features(what: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # found below
+            x = array.astype(np.float32, copy=False)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{what} holds something that is not a number ({error}); encode texts as numbers") from None
+    finite = np.isfinite(x)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0].tolist()
+        raise ValueError(
+            f"{what} holds {array[row, column]} in row {row}, column {column}; give finite numbers in float32's range"
+        )
+    return x
+
+
+def _feature_names(name: str, examples: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns' names, where there are any; they are the same in all parts."""
+    named = {part: [str(c) for c in x.columns] for part, x in examples.items() if isinstance(x, pd.DataFrame)}
+    for part, columns in named.items():
+        if columns != named.get("", columns):
+            raise ValueError(f"{name}: {_called(part)} has other columns than x, or in another order; give the same")
+    return tuple(named.get("", ()))
+
+
+def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
+    """What is known of the rows of one part."""
+    if not len(examples):
+        raise ValueError(f"{name}: {_called(part)} holds no rows; give some, or leave it out")
+    if isinstance(examples, list):
+        ids = [path.as_posix() for path in examples]
+    else:
+        ids = [f"{part}/{row}" if part else str(row) for row in range(len(examples))]
+    labels = [None] * len(ids) if y is None else label_texts(y, f"{name}: y{part and f'_{part}'}")
+    if len(labels) != len(ids):
+        raise ValueError(f"{name}: {len(labels)} labels for the {len(ids)} rows of {_called(part)}; give one a row")
+    if part == "clean":
+        return make_columns(ids, verified=labels)
+    parts: dict[str, Part] = {"valid": "valid", "test": "test"}
+    return make_columns(ids, given=labels, split=[parts.get(part)] * len(ids))
+
+
+def _with_verdicts(
+    name: str, columns: Columns, y_verified: Any, picked: Sequence[Picked | None] | None, ids: Any
+) -> Columns:
+    """The columns of x with what else was said of its rows."""
+    if ids is not None:
+        called = [text for text in label_texts(ids, f"{name}: ids") if text is not None]
+        if len(called) != len(columns.ids):
+            raise ValueError(f"{name}: {len(called)} ids for the {len(columns.ids)} rows of x; give one a row")
+        columns = replace(columns, ids=tuple(called))
+    if y_verified is None:
+        return columns
+    verified = label_texts(y_verified, f"{name}: the verified labels")
+    if len(verified) != len(columns.ids):
+        raise ValueError(
+            f"{name}: {len(verified)} verified labels for the {len(columns.ids)} rows of x; give one a row"
+        )
+    unchecked = () if "-1" in columns.given else ("-1",)
+    verified = [None if text in unchecked else text for text in verified]
+    return make_columns(columns.ids, given=columns.given, verified=verified, picked=picked)
+
+
+def _joined(parts: Mapping[str, Columns]) -> Columns:
+    joined: dict[str, Any] = {
+        field.name: tuple(value for columns in parts.values() for value in getattr(columns, field.name))
+        for field in fields(Columns)
+    }
+    return Columns(**joined)
+
+
+def _stacked(name: str, parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    for part, array in parts.items():
+        if array.shape[1:] != parts[""].shape[1:]:
+            raise ValueError(
+                f"{name}: the rows of {_called(part)} have shape {array.shape[1:]}, those of x {parts[''].shape[1:]}; "
+                "give all the same"
+            )
+    return np.concatenate(list(parts.values())) if len(parts) > 1 else parts[""]
+
+
+def _file_rows(
+    name: str,
+    files: Mapping[str, list[Path]],
+    parts: Mapping[str, Columns],
+    how: Decoding,
+    class_names: Sequence[str] | None,
+) -> Rows:
+    """Rows of image files; one that is both noisy and clean is a noisy row that is verified."""
+    real = {part: [Path(os.path.realpath(path)) for path in paths] for part, paths in files.items()}
+    columns = dict(parts)
+    if "clean" in columns:
+        noisy = {path: row for row, path in enumerate(real[""])}
+        verdicts = zip(real["clean"], columns["clean"].verified, strict=True)
+        both = [(noisy[path], label) for path, label in verdicts if path in noisy and label is not None]
+        columns[""] = add_verdicts(name, columns[""], [(row, label, "random") for row, label in both])
+        rest = np.array([row for row, path in enumerate(real["clean"]) if path not in noisy], np.int64)
+        columns["clean"], real["clean"] = columns["clean"].take(rest), [real["clean"][row] for row in rest]
+    sources = [path for paths in real.values() for path in paths]
+    return make_image_rows(name, _joined(columns), sources, how, class_names)

@@ -1,0 +1,313 @@
+"""Folders of images: `class/name.jpg`, at any depth below the class.
+
+Which labels are verified is said by a second folder of the same form, or by a list of names. A folder may also hold
+`train`, and beside it `clean`, `valid` and `test`, each of that form.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import os
+import posixpath
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
+from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
+from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
+from fasten.data.table import DELIMITERS, read_text
+
+Role = Literal["train", "clean", "valid", "test"]
+StrPath = str | os.PathLike[str]
+
+ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a data set may be called
+NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
+LABEL_COLUMNS = ("label", "verified_label")
+MANY = 10_000  # names among which the nearest is looked for
+
+# What is passed over, and counted.
+HIDDEN, OTHER, LINKED, LOOSE = "hidden files", "files that are no images", "links to folders", "images in no class"
+FOREIGN = "names of folders that are no class of the model's"
+
+
+@dataclass(frozen=True)
+class _Image:
+    id: str
+    label: str | None  # None: lies in no class
+    path: Path  # the real one
+
+
+def read_folder(
+    root: StrPath,
+    *,
+    clean: StrPath | None = None,
+    verified: StrPath | None = None,
+    valid: StrPath | None = None,
+    test: StrPath | None = None,
+    picked: Picked = "random",
+    how: Decoding | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Rows:
+    """The images of a folder, called by their paths in it.
+
+    `clean`, `valid` and `test` are folders of the same form. An image in `clean` is a verified row without a given
+    label; if the same bytes also lie in `root`, it is that row which is verified, and keeps its given label. `verified`
+    is a list of images in `root`, one a line: the label is right as it stands, or is the one behind the name. (A first
+    line `name,label` may be there, and a column `picked`; else `picked` says how rows came to be verified.) With
+    `class_names`, those of a trained model, images need no label.
+    """
+    root = Path(root)
+    name = root.name or str(root)
+    folders = _folders(root, {"clean": clean, "valid": valid, "test": test})
+    ignored: Counter[str] = Counter()
+    images = {role: list(_images(root, folder, folders, ignored)) for role, folder in folders.items()}
+    if class_names is None:
+        images = {role: _labelled(found, ignored) for role, found in images.items()}
+        _check_filled(folders["train"], folders, images["train"])
+        classes = classes_of(name, [image.label for image in images["train"] if image.label is not None])
+    else:
+        classes = tuple(class_names)
+        images = {role: _known(found, classes, ignored) for role, found in images.items()}
+    for role, found in images.items():
+        check_classes(f"{name}, {role} images", classes, {image.label for image in found if image.label is not None})
+    kept, columns = _columns(name, images, "train" if folders["train"] != root else None, picked)
+    if verified is not None:
+        columns = add_verdicts(name, columns, _verdicts(Path(verified), root, columns, classes, picked))
+    notes = [f"{name}: not used: {count} {what}" for what, count in sorted(ignored.items())]
+    return make_image_rows(name, columns, [image.path for image in kept], how or Decoding(), class_names, notes)
+
+
+def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Path]:
+    """Where each part of the data lies, the noisy images first."""
+    for folder in (root, *(Path(folder) for folder in asked.values() if folder is not None)):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}; say where the images lie")
+    inside = [entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name)]
+    folders: dict[Role, Path] = {"train": root}
+    if any(ROLES.get(name.lower()) == "train" for name in inside) and all(name.lower() in ROLES for name in inside):
+        folders = {}
+        for name in sorted(inside, key=lambda name: list(ROLES).index(name.lower())):
+            role = ROLES[name.lower()]
+            if role in folders or asked.get(role) is not None:
+                other = folders.get(role) or asked[role]
+                raise ValueError(f"both {root / name} and {other} hold the {role} images; keep one of them")
+            folders[role] = root / name
+    folders |= {role: Path(folder) for role, folder in asked.items() if folder is not None}
+    places = {os.path.realpath(folder): role for role, folder in folders.items()}
+    for role, folder in folders.items():
+        if places[os.path.realpath(folder)] != role:
+            raise ValueError(f"{folder} is given as the {role} and as another part; give each part its own folder")
+    return folders
+
+
+def _images(root: Path, folder: Path, folders: Mapping[Role, Path], ignored: Counter[str]) -> Iterator[_Image]:
+    """The images of one part, in the order of their names; other parts inside it are left to themselves."""
+    inside = Inside(folder)
+    others = {os.path.realpath(other) for other in folders.values()} - {inside.folder}
+    real_root = os.path.realpath(root)
+    below = inside.folder.startswith(os.path.join(real_root, ""))
+    prefix = os.path.relpath(inside.folder, real_root) if below else folder.name
+    for name in _walk(inside, "", others, ignored):
+        called = name if inside.folder == real_root else f"{prefix.replace(os.sep, '/')}/{name}"
+        yield _Image(called, name.split("/")[0] if "/" in name else None, inside(name))
+
+
+def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -> Iterator[str]:
+    """The paths of image files, with / between names; ValueError for a link that leads out."""
+    with os.scandir(os.path.join(inside.folder, below)) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        name = f"{below}/{entry.name}" if below else entry.name
+        if not _is_text(name):
+            raise ValueError(f"the file name {name!r} in {inside.folder} is not UTF-8; rename it")
+        if _is_hidden(entry.name):
+            ignored[HIDDEN] += 1
+        elif entry.is_symlink() and inside(name).is_dir():  # inside() raises for a link that leads out
+            ignored[LINKED] += 1
+        elif entry.is_dir():
+            if os.path.realpath(entry.path) not in others:
+                yield from _walk(inside, name, others, ignored)
+        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+            yield name
+        else:
+            ignored[OTHER] += 1
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _labelled(images: Sequence[_Image], ignored: Counter[str]) -> list[_Image]:
+    loose = sum(image.label is None for image in images)
+    if loose:
+        ignored[LOOSE] += loose
+    return [image for image in images if image.label is not None]
+
+
+def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[str]) -> list[_Image]:
+    """Folders that are no class of the model's say nothing of the label."""
+    unknown = {image.label for image in images if image.label is not None and image.label not in classes}
+    if unknown:
+        ignored[FOREIGN] += len(unknown)
+    return [_Image(image.id, None, image.path) if image.label in unknown else image for image in images]
+
+
+def _check_filled(folder: Path, folders: Mapping[Role, Path], images: Sequence[_Image]) -> None:
+    """There are classes, and each has images."""
+    if not images:
+        raise ValueError(
+            f"{folder} holds no images in folders; put each image into a folder with its label's name, as "
+            f"{folder.name}/cat/1.jpg"
+        )
+    filled = {image.label for image in images}
+    others = {os.path.realpath(other) for other in folders.values()}
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        is_class = entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name)
+        if is_class and entry.name not in filled and os.path.realpath(entry.path) not in others:
+            raise ValueError(
+                f"the class {entry.name!r} in {folder} has no images; put some there, or remove the folder"
+            )
+
+
+def _columns(
+    name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None, picked: Picked
+) -> tuple[list[_Image], Columns]:
+    """All rows, noisy ones first, and what their folders say of them."""
+    noisy, clean = images["train"], images.get("clean", [])
+    _check_clean(name, clean)
+    paths, first = [image.path for image in (*noisy, *clean)], len(noisy)
+    pairs = same_bytes(paths, range(first, len(paths)), range(first))
+    known = {one - first for one, _ in pairs}
+    rest = [image for place, image in enumerate(clean) if place not in known]
+    measured: list[tuple[_Image, Part]] = []
+    for part in ("valid", "test"):
+        measured += [(image, part) for image in images.get(part, [])]
+    columns = make_columns(
+        [image.id for image in (*noisy, *rest, *(image for image, _ in measured))],
+        given=[image.label for image in noisy] + [None] * len(rest) + [image.label for image, _ in measured],
+        verified=[None] * len(noisy) + [image.label for image in rest] + [None] * len(measured),
+        picked=[picked] * (len(noisy) + len(rest) + len(measured)),
+        split=[train] * len(noisy) + [None] * len(rest) + [part for _, part in measured],
+    )
+    verdicts = [(row, label, picked) for one, row in pairs if (label := clean[one - first].label) is not None]
+    return [*noisy, *rest, *(image for image, _ in measured)], add_verdicts(name, columns, verdicts)
+
+
+def _check_clean(name: str, clean: Sequence[_Image]) -> None:
+    """One image does not stand in two classes of the clean folder."""
+    paths = [image.path for image in clean]
+    for one, other in same_bytes(paths, range(len(paths)), range(len(paths))):
+        first, second = clean[one], clean[other]
+        if first.label != second.label:
+            raise ValueError(
+                f"{name}: {first.id!r} and {second.id!r} are one image, verified as {first.label!r} and as "
+                f"{second.label!r}; keep the one that is right"
+            )
+
+
+def _verdicts(
+    path: Path, root: Path, columns: Columns, classes: Sequence[str], picked: Picked
+) -> Iterator[tuple[int, str, Picked]]:
+    """(row, label, how it was picked) for each line of a list."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
+    finder = _Finder(root, columns)
+    lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+    header = _header(lines[0][1]) if lines else None
+    for number, line in lines[1:] if header else lines:
+        where = f"{path.name}, line {number}"
+        cells = header.cells(line) if header else finder.cells(line)
+        row = finder.row(cells[0], where)
+        label = cells[1].strip() or columns.given[row]
+        if label is None:
+            raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
+        check_classes(where, classes, [label])
+        yield row, label, picked_of(cells[2], where) or picked
+
+
+@dataclass(frozen=True)
+class _Header:
+    delimiter: str
+    places: tuple[int | None, ...]  # of the name, the label and how it was picked
+
+    def cells(self, line: str) -> tuple[str, str, str]:
+        cells = _split(line, self.delimiter)
+        name, label, picked = (
+            cells[place].strip() if place is not None and place < len(cells) else "" for place in self.places
+        )
+        return name, label, picked
+
+
+def _header(line: str) -> _Header | None:
+    """The columns that a list's first line names, if it names any."""
+    for delimiter in DELIMITERS:
+        cells = [cell.strip().lower() for cell in _split(line, delimiter)]
+        places = [
+            next((cells.index(column) for column in columns if column in cells), None)
+            for columns in (NAME_COLUMNS, LABEL_COLUMNS, ("picked",))
+        ]
+        if places[0] is not None and len(cells) == sum(place is not None for place in places):
+            return _Header(delimiter, tuple(places))
+    return None
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+class _Finder:
+    """Rows by what people call them."""
+
+    def __init__(self, root: Path, columns: Columns) -> None:
+        self.inside = Inside(root)
+        self.rows = {name: row for row, name in enumerate(columns.ids)}
+        self.last: dict[str, list[int]] = defaultdict(list)
+        for name, row in self.rows.items():
+            self.last[posixpath.basename(name)].append(row)
+
+    def cells(self, line: str) -> tuple[str, str, str]:
+        """Name, label and how it was picked: a comma may also be a part of the name."""
+        if self.find(line) is not None:
+            return line, "", ""
+        for delimiter in DELIMITERS:
+            cells = [*(cell.strip() for cell in _split(line, delimiter)), "", ""]
+            if delimiter in line and self.find(cells[0]) is not None:
+                return cells[0], cells[1], cells[2]
+        marks = [delimiter for delimiter in DELIMITERS if delimiter in line]
+        return (_split(line, marks[0])[0] if marks else line), "", ""
+
+    def find(self, name: str) -> int | None:
+        plain = posixpath.normpath(name.strip().replace("\\", "/"))
+        if os.path.isabs(plain):
+            plain = os.path.relpath(os.path.realpath(plain), self.inside.folder)
+        for known in (name, plain, f"train/{plain}"):
+            if known in self.rows:
+                return self.rows[known]
+        alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
+        return alike[0] if len(alike) == 1 else None
+
+    def row(self, name: str, where: str) -> int:
+        row = self.find(name)
+        if row is not None:
+            return row
+        try:
+            self.inside(name)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        known, last = list(self.rows), posixpath.basename(name)
+        near = [known[place] for place in self.last.get(last, [])[:2]]
+        near = near or difflib.get_close_matches(name, known[:MANY], 2, 0.6)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "write its path as in cat/1.jpg"
+        raise ValueError(f"{where}: there is no image {name!r} in {self.inside.folder}; {hint}")

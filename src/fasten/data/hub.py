@@ -1,0 +1,109 @@
+"""Folders that the Hugging Face library `datasets` wrote (`save_to_disk`), where that library is installed.
+
+The split is that of the data set (train, validation, test), and the columns are those of `fasten.data.table`; images
+may also be a column `image`, and labels the library's class labels. Nothing is fetched, and no script is run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow as pa
+
+from fasten.data.decoding import Decoding, Encoded, Inside
+from fasten.data.rows import Rows, make_image_rows
+from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow
+
+IMAGE = "image"
+
+
+def is_hub_folder(path: str | os.PathLike[str]) -> bool:
+    """Did `datasets` write this folder?
+
+    >>> is_hub_folder("no such folder")
+    False
+    """
+    folder = Path(path)
+    alone = all((folder / name).is_file() for name in ("dataset_info.json", "state.json"))
+    return alone or (folder / "dataset_dict.json").is_file()
+
+
+def read_hub(
+    path: str | os.PathLike[str],
+    *,
+    how: Decoding | None = None,
+    class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+) -> Rows:
+    """The rows of such a folder, images or features; the arguments are those of `read_table`."""
+    folder = Path(path)
+    name, table = folder.name, _load(folder)
+    if IMAGE not in table.column_names:
+        return rows_from_arrow(name, table, folder, how or Decoding(), class_names, feature_names)
+    images, others = table[IMAGE], table.drop_columns([IMAGE])
+    check_names(name, others.column_names, class_names is None)
+    columns = columns_from_arrow(name, others, [str(row) for row in range(table.num_rows)])
+    unused = [column for column in others.column_names if column not in KNOWN]
+    notes = [f"{name}: not used: the columns {', '.join(unused)}"] if unused else []
+    return make_image_rows(name, columns, _Stored(name, images, folder), how or Decoding(), class_names, notes)
+
+
+class _Stored(Sequence[Encoded]):
+    """The images of a column, read from its mapped file when they are asked for."""
+
+    def __init__(self, name: str, column: pa.ChunkedArray, folder: Path) -> None:
+        fields = {field.name for field in column.type} if pa.types.is_struct(column.type) else set()
+        if not {"bytes", "path"} <= fields:
+            raise ValueError(f"{name}: column {IMAGE!r} holds {column.type}; make it one of images (datasets.Image)")
+        self.column, self.inside = column, Inside(folder)
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @overload
+    def __getitem__(self, row: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Encoded]: ...
+    def __getitem__(self, row: int | slice) -> Encoded | list[Encoded]:
+        if isinstance(row, slice):
+            return [self[place] for place in range(len(self))[row]]
+        stored = self.column[row].as_py() or {}
+        if stored.get("bytes") is not None:
+            return bytes(stored["bytes"])
+        return self.inside(stored["path"]) if stored.get("path") else b""
+
+
+def _load(folder: Path) -> pa.Table:
+    """One table of all parts, with a column `split` where there are several."""
+    if not is_hub_folder(folder):
+        raise FileNotFoundError(f"{folder} was not written by `datasets` (save_to_disk); say where such a folder lies")
+    try:
+        library = importlib.import_module("datasets")  # few have it, and it takes seconds
+    except ImportError:
+        raise ValueError(
+            f"{folder} needs the library `datasets`; install it (pip install 'fasten-labels[hf]'), or export the data "
+            "to Parquet"
+        ) from None
+    try:
+        loaded = library.load_from_disk(os.fspath(folder))
+        tables = list(_tables(library, loaded))
+    except Exception as error:  # whatever a library raises on a damaged folder
+        raise ValueError(f"{folder} cannot be read by `datasets` ({' '.join(str(error).split())[:200]})") from error
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _tables(library: Any, loaded: Any) -> Iterator[pa.Table]:
+    parts = loaded if isinstance(loaded, library.DatasetDict) else {None: loaded}
+    for part, dataset in parts.items():
+        table = dataset.with_format("arrow")[:]
+        for column, feature in dataset.features.items():
+            if isinstance(feature, library.ClassLabel):
+                names = [None if code is None else feature.int2str(code) for code in table[column].to_pylist()]
+                table = table.set_column(table.column_names.index(column), column, pa.array(names, pa.string()))
+        if part is not None and "split" not in table.column_names:
+            table = table.append_column("split", pa.array([part] * table.num_rows, pa.string()))
+        yield table.replace_schema_metadata(None)

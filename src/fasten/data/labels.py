@@ -1,0 +1,125 @@
+"""Labels as people write them: texts out of whatever holds them, and the classes that they make."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fasten.suggest import nearest
+
+Part = Literal["train", "valid", "test"]
+Picked = Literal["random", "chosen"]
+T = TypeVar("T")
+
+PARTS: Mapping[str, Part] = {
+    **{"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid"},
+    **{"test": "test", "testing": "test"},
+}
+PICKED: Mapping[str, Picked] = {"random": "random", "chosen": "chosen"}
+
+
+def label_texts(values: Any, what: str) -> list[str | None]:
+    """Labels as texts, None where there is none: from a list, an array, a tensor or a pandas object.
+
+    None, NaN and blank texts are no label. Whole numbers may be stored as floats: 3.0 is "3".
+
+    >>> label_texts([3, 4.0, None, float("nan"), "dog", " "], "y")
+    ['3', '4', None, None, 'dog', None]
+    """
+    column = _flat(values, what)
+    if column.dtype.kind in "iu":
+        return [str(value) for value in column.tolist()]
+    if column.dtype.kind == "S":
+        column = np.char.decode(column, "utf-8")
+    missing = np.asarray(pd.isna(column)).tolist()
+    return [None if missing[row] else _text(value, row, what) for row, value in enumerate(column.tolist())]
+
+
+def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes in order, whole numbers by size; two spellings of one label are refused.
+
+    >>> classes_of("counts", ["10", "9"])
+    ('9', '10')
+    """
+    found = set(labels)
+    spelled: dict[str, str] = {}
+    for label in sorted(found):
+        other = spelled.setdefault(_spoken(label), label)
+        if other != label:
+            raise ValueError(
+                f"{name}: the labels {other!r} and {label!r} differ only in how they are written; write them alike"
+            )
+    if len(found) < 2:
+        got = f"only the label {min(found)!r}" if found else "no labels"
+        raise ValueError(f"{name} has {got}; a classifier needs rows of two classes or more")
+    numbers = all(re.fullmatch(r"-?\d+", label, re.ASCII) for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label), label)) if numbers else sorted(found))
+
+
+def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) -> None:
+    """The classes differ, and the labels are among them."""
+    if len(class_names) < 2 or len(set(class_names)) < len(class_names):
+        raise ValueError(f"{name}: the class names are {list(class_names)}; give two or more, each once")
+    unknown = sorted(set(labels) - set(class_names))
+    if unknown:
+        raise ValueError(f"{name}: unknown label {unknown[0]!r}; {nearest(unknown[0], class_names)}")
+
+
+def part_of(text: str | None, where: str) -> Part | None:
+    """A part of the split by one of its usual names; None for a blank.
+
+    >>> part_of("Validation", "pets.csv"), part_of("", "pets.csv")
+    ('valid', None)
+    """
+    return _one_of(text, PARTS, f"{where}: unknown split", get_args(Part))
+
+
+def picked_of(text: str | None, where: str) -> Picked | None:
+    """How a row was picked for verification; None for a blank.
+
+    >>> picked_of("chosen", "pets.csv")
+    'chosen'
+    """
+    return _one_of(text, PICKED, f"{where}: unknown way of picking", get_args(Picked))
+
+
+def _one_of(text: str | None, known: Mapping[str, T], what: str, names: Sequence[str]) -> T | None:
+    plain = "" if text is None else text.strip().lower()
+    if plain and plain not in known:
+        raise ValueError(f"{what} {text!r}; {nearest(plain, names)}")
+    return known[plain] if plain else None
+
+
+def _spoken(label: str) -> str:
+    """What is left of a label without case, blanks around it, ways to write one letter, and a number's '.0'."""
+    plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", plain)
+
+
+def _flat(values: Any, what: str) -> NDArray[Any]:
+    if hasattr(values, "detach"):  # a tensor, perhaps on a device
+        values = values.detach().cpu()
+    if isinstance(values, list | tuple):  # NumPy would make a text of a NaN among texts
+        return np.fromiter(values, object, len(values))
+    column = np.asarray(values)
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    if column.ndim != 1:
+        raise ValueError(f"{what} has shape {column.shape}; give one label for each row")
+    return column
+
+
+def _text(value: Any, row: int, what: str) -> str | None:
+    if isinstance(value, str):
+        return value if value.strip() else None
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        return str(value)
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    raise ValueError(f"{what}: {value!r} in row {row} is not a label; give texts or whole numbers")

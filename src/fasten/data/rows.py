@@ -1,0 +1,311 @@
+"""Rows: users' own data, each row with what is known of its label. All that reads such data makes one of these.
+
+`given` is the label that a row came with, `verified` what somebody says who looked; both are the users' own texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
+from fasten.data.images import ImageFiles
+from fasten.data.labels import Part, Picked, check_classes, classes_of
+from fasten.suggest import nearest
+
+Texts = tuple[str | None, ...]
+Labels = NDArray[np.int64]
+Pairs = Sequence[tuple[int, int]]
+
+# Of the test rows: more copies of training images than this are a mistake, fewer are what data from the net hold.
+COPIES_ALLOWED = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What is known of each row, checked for itself before any image is opened.
+
+    `picked` says how a verified row came to be looked at: at random, or because it was chosen.
+    """
+
+    ids: tuple[str, ...]
+    given: Texts
+    verified: Texts
+    picked: tuple[Picked | None, ...]
+    split: tuple[Part | None, ...]  # None: not said
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """Some of the rows."""
+        kept = rows.tolist()
+        fields: dict[str, Any] = {key: tuple(column[row] for row in kept) for key, column in vars(self).items()}
+        return Columns(**fields)
+
+    def labels(self) -> set[str]:
+        """All labels, given and verified."""
+        return {label for label in (*self.given, *self.verified) if label is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Users' own data as their files hold it, nothing split.
+
+    >>> rows = make_rows("pets", make_columns(["a", "b"], given=["cat", "dog"], verified=["dog", None]), np.eye(2))
+    >>> rows.class_names, rows.given_codes().tolist(), rows.verified_codes().tolist(), rows.picked
+    (('cat', 'dog'), [0, 1], [1, -1], ('random', None))
+    """
+
+    name: str
+    ids: tuple[str, ...]  # of a file, its path in the data folder
+    x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
+    given: Texts  # None: came without a label
+    verified: Texts  # None: nobody checked
+    picked: tuple[Picked | None, ...]  # None: not verified
+    split: tuple[Part | None, ...]  # None: not said
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # sentences for the user: what was left out, what looks odd
+    feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
+
+    def __post_init__(self) -> None:
+        check_columns(self.name, self.columns)
+        check_classes(self.name, self.class_names, self.columns.labels())
+        if len(self.x) != len(self.ids):
+            raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id a row")
+        if (self.x.ndim, self.x.dtype.name) not in ((4, "uint8"), (2, "float32")):
+            raise ValueError(
+                f"{self.name}: x is {self.x.dtype} of shape {self.x.shape}; give images as uint8 (n, H, W, C) or "
+                "features as float32 (n, D)"
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.ids, self.given, self.verified, self.picked, self.split)
+
+    def encode(self, labels: Sequence[str | None]) -> Labels:
+        """The numbers of labels; -1 for none."""
+        check_classes(self.name, self.class_names, {label for label in labels if label is not None})
+        numbers: dict[str | None, int] = {name: number for number, name in enumerate(self.class_names)}
+        return np.array([numbers.get(label, -1) for label in labels], np.int64)
+
+    def given_codes(self) -> Labels:
+        """The given labels' numbers; -1 where a row has none."""
+        return self.encode(self.given)
+
+    def verified_codes(self) -> Labels:
+        """The verified labels' numbers; -1 where nobody checked."""
+        return self.encode(self.verified)
+
+    def judged_codes(self) -> Labels:
+        """What validation and test rows are measured by: the verified label, or the given one where nobody checked."""
+        verified = self.verified_codes()
+        return np.where(verified >= 0, verified, self.given_codes())
+
+    def rows_of(self, part: Part | None) -> Labels:
+        """The rows of a part of the split; None: those of which nothing is said."""
+        return np.flatnonzero(np.array([said == part for said in self.split], bool))
+
+
+def make_columns(
+    ids: Iterable[str],
+    *,
+    given: Iterable[str | None] | None = None,
+    verified: Iterable[str | None] | None = None,
+    picked: Iterable[Picked | None] | None = None,
+    split: Iterable[Part | None] | None = None,
+) -> Columns:
+    """Columns with what was not said filled in; a verified row counts as picked at random unless it is said.
+
+    >>> make_columns(["a", "b"], verified=["cat", None], picked=["chosen", "chosen"]).picked
+    ('chosen', None)
+    """
+    names = tuple(ids)
+    none = (None,) * len(names)
+    verdicts = none if verified is None else tuple(verified)
+    ways = none if picked is None else tuple(picked)
+    if len(ways) == len(verdicts):
+        both = zip(verdicts, ways, strict=True)
+        ways = tuple(None if verdict is None else (way or "random") for verdict, way in both)
+    parts = none if split is None else tuple(split)
+    return Columns(names, none if given is None else tuple(given), verdicts, ways, parts)
+
+
+def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str, Picked]]) -> Columns:
+    """The columns with (row, verified label, how it was picked) added; two labels for one row are refused.
+
+    >>> add_verdicts("pets", make_columns(["a", "b"], given=["cat", "dog"]), [(0, "dog", "chosen")]).verified
+    ('dog', None)
+    """
+    verified, picked = list(columns.verified), list(columns.picked)
+    for row, label, way in verdicts:
+        before = verified[row]
+        if before is not None and before != label:
+            raise ValueError(
+                f"{name}: {columns.ids[row]!r} is verified as {before!r} and as {label!r}; keep the one that is right"
+            )
+        verified[row], picked[row] = label, picked[row] or way
+    return replace(columns, verified=tuple(verified), picked=tuple(picked))
+
+
+def make_rows(
+    name: str,
+    columns: Columns,
+    x: NDArray[Any] | ImageFiles,
+    class_names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+    feature_names: Sequence[str] = (),
+) -> Rows:
+    """Rows with the classes that their labels make, or `class_names` where a trained model knows them.
+
+    With `class_names` no other label may come, but labels may lack.
+    """
+    names = _settle_classes(name, columns, class_names)
+    if class_names is None:
+        notes = (*notes, *_only_verified(name, columns))
+    if isinstance(x, np.ndarray) and x.ndim == 2:
+        x = x.astype(np.float32, copy=False)
+    known: dict[str, Any] = vars(columns)
+    return Rows(name, x=x, class_names=names, notes=tuple(notes), feature_names=tuple(feature_names), **known)
+
+
+def make_image_rows(
+    name: str,
+    columns: Columns,
+    sources: Sequence[Encoded],
+    how: Decoding,
+    class_names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> Rows:
+    """Rows of stored images, less those that cannot be read; all else is checked before the first is decoded.
+
+    Paths in `sources` are real ones, so that one file under two names is found.
+    """
+    _settle_classes(name, columns, class_names)
+    if all(isinstance(source, Path) for source in sources):
+        check_once(name, [str(source) for source in sources], columns, "the file")
+    copies = _note_copies(name, columns, _copied_images(columns, sources), refuse=True)
+    decoded = decode_images(name, sources, columns.ids, how)
+    kept = columns.take(decoded.kept)
+    lost = sorted(columns.labels() - kept.labels())
+    if lost:
+        raise ValueError(f"{name}: no image of the class {lost[0]!r} can be read; mend them, or take the class out")
+    return make_rows(name, kept, decoded.images, class_names, (*notes, *copies, *decoded.notes))
+
+
+def compare_test_rows(rows: Rows) -> Rows:
+    """The same, with a note on test rows that are copies of others; among images many copies are refused."""
+    assert isinstance(rows.x, np.ndarray)
+    test, others = _test_and_others(rows.columns)
+    if not len(test):
+        return rows
+    seen = {_digest(rows.x[row]): row for row in others[::-1].tolist()}
+    pairs = [(row, seen[digest]) for row in test.tolist() if (digest := _digest(rows.x[row])) in seen]
+    notes = _note_copies(rows.name, rows.columns, pairs, refuse=rows.x.ndim == 4)
+    return replace(rows, notes=(*rows.notes, *notes))
+
+
+def check_columns(name: str, columns: Columns) -> None:
+    """There are rows, all columns have one entry for each, and every row has an id of its own."""
+    total = len(columns.ids)
+    if not total:
+        raise ValueError(f"{name} holds no rows; give some of two classes or more")
+    for key, column in vars(columns).items():
+        if len(column) != total:
+            raise ValueError(f"{name}: {key} has {len(column)} entries for {total} rows; give one for each row")
+    for key, known in (("picked", get_args(Picked)), ("split", get_args(Part))):
+        wrong = [value for value in set(getattr(columns, key)) if value not in (None, *known)]
+        if wrong:
+            raise ValueError(f"{name}: unknown {key} {wrong[0]!r}; {nearest(str(wrong[0]), known)}")
+    check_once(name, columns.ids, columns, "the id")
+
+
+def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> None:
+    """No two rows have one key; if some do, the sentence tells what is worst about it."""
+    if len(set(keys)) == len(keys):
+        return
+    places = defaultdict(list)
+    for row, key in enumerate(keys):
+        places[key].append(row)
+    repeated = [(key, rows) for key, rows in places.items() if len(rows) > 1]
+    for key, rows in repeated:
+        labels = sorted({label for row in rows if (label := columns.verified[row]) is not None})
+        if len(labels) > 1:
+            raise ValueError(
+                f"{name}: {what} {key!r} is verified as {labels[0]!r} and as {labels[1]!r} ({_rows(rows)}); keep the "
+                "one that is right"
+            )
+    for key, rows in repeated:
+        if len({columns.split[row] == "test" for row in rows}) > 1:
+            raise ValueError(
+                f"{name}: {what} {key!r} is a test row that also stands in training ({_rows(rows)}); take it out of "
+                "one of them"
+            )
+    key, rows = repeated[0]
+    others = f", and {len(repeated) - 1} more are repeated" if len(repeated) > 1 else ""
+    raise ValueError(f"{name}: {what} {key!r} stands twice ({_rows(rows)}){others}; keep one row of each")
+
+
+def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    check_columns(name, columns)
+    if class_names is not None:
+        check_classes(name, class_names, columns.labels())
+        return tuple(class_names)
+    bare = [row for row, both in enumerate(zip(columns.given, columns.verified, strict=True)) if both == (None, None)]
+    if bare and len(bare) < len(columns.ids):
+        raise ValueError(
+            f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
+            "each a label, or take them out"
+        )
+    return classes_of(name, columns.labels())
+
+
+def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
+    """A word on labels that no row is given: they may be slips."""
+    given = {label for label in columns.given if label is not None}
+    odd = sorted(columns.labels() - given)
+    if not given or not odd:
+        return ()
+    first = columns.ids[columns.verified.index(odd[0])]
+    return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it written right?",)
+
+
+def _copied_images(columns: Columns, sources: Sequence[Encoded]) -> Pairs:
+    test, others = _test_and_others(columns)
+    return same_bytes(sources, test.tolist(), others.tolist()) if len(test) else []
+
+
+def _test_and_others(columns: Columns) -> tuple[Labels, Labels]:
+    test = np.array([part == "test" for part in columns.split], bool)
+    return np.flatnonzero(test), np.flatnonzero(~test)
+
+
+def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tuple[str, ...]:
+    """A sentence on test rows that are copies of others; a refusal where they are many."""
+    if not pairs:
+        return ()
+    copies, total = len({test for test, _ in pairs}), columns.split.count("test")
+    test, other = (columns.ids[row] for row in pairs[0])
+    said = f"{name}: {copies} of {total} test rows also stand in training: {test!r} has the same content as {other!r}"
+    if refuse and copies > COPIES_ALLOWED * total:
+        raise ValueError(f"{said}; take them out of one of them")
+    return (f"{said}; the test accuracy is too good by these",)
+
+
+def _digest(row: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+
+
+def _rows(rows: Sequence[int]) -> str:
+    return f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} and {rows[1]}"

@@ -1,0 +1,345 @@
+"""CSV and Parquet files: a list of images with their labels, or a table of features with a label in each row.
+
+Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and if one likes `verified_label` (blank
+where nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
+Without a column of images, every other column is a feature and must hold numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from fasten.data.decoding import Decoding, Inside
+from fasten.data.labels import label_texts, part_of, picked_of
+from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
+from fasten.suggest import nearest
+
+T = TypeVar("T")
+
+IMAGES = ("path", "file_name")
+KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked")
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+LONGEST_LINE = 2**24  # bytes
+INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
+SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    how: Decoding | None = None,
+    class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+) -> Rows:
+    """The rows of a CSV or Parquet file, images or features.
+
+    `class_names` and `feature_names` are those of a trained model: then labels may lack, and features come in the
+    model's order.
+    """
+    path = Path(path)
+    readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".parquet": _read_parquet, ".pq": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(readers)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; say where the table lies")
+    table, unused = readers[path.suffix.lower()](path, class_names is None)
+    notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
+    return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, feature_names, notes)
+
+
+def rows_from_arrow(
+    name: str,
+    table: pa.Table,
+    folder: Path,
+    how: Decoding,
+    class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> Rows:
+    """The rows of an Arrow table, whose images lie in `folder`."""
+    check_names(name, table.column_names, class_names is None)
+    if not table.num_rows:
+        raise ValueError(f"{name} holds no rows; give some of two classes or more")
+    if any(column in table.column_names for column in IMAGES):
+        return _image_rows(name, table, folder, how, class_names, notes)
+    columns = columns_from_arrow(name, table, [str(row) for row in range(table.num_rows)])
+    names = [column for column in table.column_names if column not in KNOWN]
+    if feature_names is not None:
+        _check_features(name, names, feature_names)
+        names = list(feature_names)
+    x = _features(name, table, names)
+    return compare_test_rows(make_rows(name, columns, x, class_names, notes, names))
+
+
+def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
+    """The columns can be told apart, those that are needed are there, and none looks like a slip of the pen."""
+    if "" in names:
+        raise ValueError(
+            f"{name}: column {names.index('') + 1} has no name; call it 'id', or write the table without its index"
+        )
+    twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(f"{name} has two columns {twice[0]!r}; keep one, or rename it")
+    missing = [column for column in KNOWN if column not in names]
+    for column in (column for column in names if column not in KNOWN):
+        if column.lower() in missing or difflib.get_close_matches(column.lower(), _slips(missing), 1, SLIP):
+            raise ValueError(
+                f"{name}: unknown column {column!r}; {nearest(column.lower(), missing)} rename it so, or take it out"
+            )
+    if "path" in names and "file_name" in names:
+        raise ValueError(f"{name} has both 'path' and 'file_name'; keep the one that names the images")
+    if labelled and "label" not in names:
+        shown = ", ".join(repr(column) for column in names[:10])
+        raise ValueError(f"{name} has no column 'label', but {shown}; call the column of the labels so")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, with or without a mark before it; else a sentence with the line."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path.name}: line {line} is not UTF-8 (byte {content[error.start]:#04x}); save the file as UTF-8"
+        ) from None
+
+
+def _slips(missing: Sequence[str]) -> list[str]:
+    """The names that nobody gives to a column of another meaning; `path` and `id` are too short for that."""
+    return [column for column in missing if column in ("label", "verified_label", "split", "picked")]
+
+
+def _read_csv(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
+    """The columns that are of use, and the names of the others."""
+    names, delimiter = _header(path, labelled)
+    check_names(path.name, names, labelled)
+    _check_quotes(path, delimiter)
+    wanted, unused = _wanted(names)
+    types = {name: pa.string() if name in KNOWN else pa.float32() for name in wanted}
+    try:
+        table = pa.csv.read_csv(
+            path,
+            pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(column_types=types, include_columns=wanted),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return pa.table({name: pa.array([], type) for name, type in types.items()}), unused
+        raise ValueError(_diagnosis(path, names, delimiter, wanted, error)) from None
+    return table, unused
+
+
+def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
+    """The names of the columns, and what stands between them."""
+    with open(path, "rb") as file:
+        first = file.readline(LONGEST_LINE)
+    try:
+        line = (first.decode("utf-8-sig").splitlines() or [""])[0]
+    except UnicodeDecodeError:
+        line = read_text(path)  # raises, with the line
+    if not line.strip() or "\0" in line:
+        raise ValueError(f"{path.name}: the first line is empty or not text; it must name the columns, as path,label")
+    split = {mark: [cell.strip() for cell in next(csv.reader([line], delimiter=mark))] for mark in DELIMITERS}
+    mark = max(split, key=lambda mark: (len(set(split[mark]) & set(KNOWN)), len(split[mark])))
+    if len(split[mark]) == 1 and labelled and split[mark][0] not in KNOWN:
+        raise ValueError(
+            f"{path.name}: the first line {line[:80]!r} is all one column; put a comma, a semicolon, a tab or | "
+            "between columns"
+        )
+    return split[mark], mark
+
+
+def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequence[str], error: Exception) -> str:
+    """What is wrong with a CSV file that could not be read, found line by line."""
+    numeric = [(place, name) for place, name in enumerate(names) if name in wanted and name not in KNOWN]
+    for line, cells in _lines(path, delimiter):
+        where = f"{path.name}: line {line}"
+        if cells and len(cells) != len(names):
+            mark = DELIMITERS[delimiter]
+            return (
+                f"{where} has {len(cells)} columns where the first line has {len(names)}; put a {mark} between columns "
+                f"on every line, and quotes around text with a {mark} in it"
+            )
+        for place, name in numeric if cells else []:
+            if not _is_number(cells[place]):
+                return f"{where}: {cells[place][:80]!r} in column {name!r} is not a number{_perhaps(name)}"
+    return f"{path.name} cannot be read as CSV ({' '.join(str(error).split())[:200]})"
+
+
+def _lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines after the first with their numbers; ValueError where a quote is not closed."""
+    lines = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for cells in lines:
+            if start > 1:
+                yield start, cells
+            start = lines.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path.name}: line {start}: a quote is opened there and not closed ({error})") from None
+
+
+def _check_quotes(path: Path, delimiter: str) -> None:
+    """A quote that is opened and not closed would swallow the rest of the file."""
+    with open(path, "rb") as file:
+        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(LONGEST_LINE), b""))
+    if quotes % 2:
+        for _ in _lines(path, delimiter):
+            pass
+
+
+def _is_number(cell: str) -> bool:
+    if cell.strip().lower() in ("", "na", "n/a", "#n/a", "null", "none"):
+        return True  # a missing one; it is counted where the columns are
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _perhaps(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), KNOWN, 1, 0.55)
+    rename = f"; did you mean {close[0]!r} by {name!r}? rename it" if close else "; write numbers"
+    return f"{rename}, or take the column out: all but {', '.join(KNOWN)} are features"
+
+
+def _read_parquet(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
+    try:
+        names = pa.parquet.read_schema(path).names
+        check_names(path.name, names, labelled)
+        wanted, unused = _wanted(names)
+        return pa.parquet.read_table(path, columns=wanted), unused
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
+
+
+def _wanted(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The columns that are of use, and the others: beside images there are no features."""
+    with_images = any(name in names for name in IMAGES)
+    wanted = [name for name in names if name in KNOWN or not (with_images or name == INDEX)]
+    return wanted, [name for name in names if name not in (*wanted, INDEX)]
+
+
+def _image_rows(
+    name: str,
+    table: pa.Table,
+    folder: Path,
+    how: Decoding,
+    class_names: Sequence[str] | None,
+    notes: Sequence[str],
+) -> Rows:
+    column = next(column for column in IMAGES if column in table.column_names)
+    paths = _texts(name, table, column)
+    blank = [row for row, path in enumerate(paths) if path is None]
+    if blank:
+        raise ValueError(f"{name}: row {blank[0]} has no {column}; name its image, or take the row out")
+    inside = Inside(folder)
+    try:
+        sources = [_source(inside, str(path)) for path in paths]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    columns = columns_from_arrow(name, table, [_identifier(inside, str(path)) for path in paths])
+    return make_image_rows(name, columns, sources, how, class_names, notes)
+
+
+def _source(inside: Inside, path: str) -> Path:
+    source = inside(path)
+    return inside(path.replace("\\", "/")) if "\\" in path and not source.is_file() else source  # as Windows writes it
+
+
+def _identifier(inside: Inside, path: str) -> str:
+    return os.path.relpath(inside(path), inside.folder) if os.path.isabs(path) else posixpath.normpath(path)
+
+
+def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str]) -> Columns:
+    """All but the images and features; `ids` where the table has none."""
+
+    def mapped(column: str, function: Callable[[str | None, str], T]) -> list[T] | None:
+        if column not in table.column_names:
+            return None
+        return [function(text, f"{name}: row {row}") for row, text in enumerate(_texts(name, table, column))]
+
+    def named(text: str | None, where: str) -> str:
+        if text is None:
+            raise ValueError(f"{where} has no id; give it one, or take the column 'id' out")
+        return text
+
+    given = mapped("label", lambda text, where: text)
+    verified = mapped("verified_label", lambda text, where: text)
+    if given is not None and verified is not None:
+        verified = _as_written(verified, {text for text in given if text is not None})
+    split, picked = mapped("split", part_of), mapped("picked", picked_of)
+    return make_columns(mapped("id", named) or ids, given=given, verified=verified, picked=picked, split=split)
+
+
+def _as_written(verified: list[str | None], given: set[str]) -> list[str | None]:
+    """Numbers beside blanks are often written as 3.0; where the given label is 3, that is meant."""
+    whole = {f"{label}.0": label for label in given}
+    return [whole.get(text, text) if text is not None and text not in given else text for text in verified]
+
+
+def _texts(name: str, table: pa.Table, column: str) -> list[str | None]:
+    return label_texts(table[column].to_pylist(), f"{name}, column {column!r}")
+
+
+def _check_features(name: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    lacking = [column for column in wanted if column not in names]
+    if lacking:
+        near = nearest(lacking[0], names) if names else "it has no features at all"
+        raise ValueError(f"{name} lacks the column {lacking[0]!r}, which the model was trained on; {near}")
+
+
+def _features(name: str, table: pa.Table, names: Sequence[str]) -> NDArray[np.float32]:
+    """The columns as (n, D); a column of lists of one length gives as many features."""
+    if not names:
+        raise ValueError(f"{name} has neither a column 'path' with images nor columns of numbers; add one of them")
+    blocks = [_numbers(name, column, table[column]) for column in names]
+    x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
+    place = 0
+    for column, block in zip(names, blocks, strict=True):
+        with np.errstate(over="ignore"):  # found below
+            x[:, place : place + block.shape[1]] = block
+        missing = np.flatnonzero(~np.isfinite(x[:, place : place + block.shape[1]]).all(1))
+        if len(missing):
+            raise ValueError(
+                f"{name}: column {column!r} lacks a finite number in {len(missing)} of {len(x)} rows, first in row "
+                f"{missing[0]}; fill them in, or take the column or the rows out"
+            )
+        place += block.shape[1]
+    return x
+
+
+def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
+    """One column as (n, width), NaN where a value is missing."""
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _listed_numbers(name, column, values)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise ValueError(f"{name}: column {column!r} holds {kind} and not numbers{_perhaps(column)}")
+    return np.asarray((values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values).to_numpy())[:, None]
+
+
+def _listed_numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
+    kind = values.type.value_type
+    rows = values.to_numpy()  # of arrays, one a row
+    lengths = {-1 if row is None else len(row) for row in rows}
+    if len(lengths) != 1 or min(lengths) < 1 or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise ValueError(f"{name}: column {column!r} must hold a list of numbers in each row, all of one length")
+    return np.stack(list(rows)).astype(np.float64)

@@ -1,0 +1,311 @@
+"""What verified rows can tell: T by counting, calibrated probabilities, whether errors depend on the example.
+
+Labels are whole numbers, -1 where unknown: `given` is the label a row came with, `verified` the one that somebody
+checked, `truth` the same where rows are already selected. Only rows that were picked at random tell of the others:
+verdicts on rows that the program chose enter nothing here. Of the random ones a third is held back from training, and
+calibration, precision and thresholds come from these alone, so the T behind their `p_wrong` must not count them.
+T[i, j] = P(given = j | true = i).
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fasten.calibration import Calibration, calibrate
+from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
+from fasten.metrics import Floats, Ints, auroc
+from fasten.statistics import LEVEL, beta_quantile
+from fasten.streams import numpy_stream
+
+Bools = NDArray[np.bool_]
+
+HOLD_EVERY = 3  # one row in three is held back
+PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
+CHUNK = 65_536  # rows of a posterior worked on at a time
+DIGITS = 6  # of the numbers in a record
+
+# Instance dependence: a few features that all classes share, so that some dozens of rows will do.
+MIN_EACH = 10  # wrong and right rows
+NUM_OTHERS = 3  # of the probabilities of other classes, highest first
+FOLDS = 10
+RIDGE = 1.0  # of features with unit variance
+ROUNDING = 1e-12  # sums in another order
+
+
+@dataclass(frozen=True, eq=False)
+class TransitionEvidence:
+    """T counted from `n` rows: the posterior's mean and 95% credible interval of each entry."""
+
+    counts: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def prior_share(self) -> NDArray[np.float64]:
+        """How much of each row of the mean is the prior's: near 1 where a class has few rows for its many cells."""
+        prior = PRIOR_COUNT * len(self.counts)
+        return np.asarray(prior / (prior + self.counts.sum(1)))
+
+    @property
+    def doubt(self) -> NDArray[np.float64]:
+        """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
+        size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
+        return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
+
+    def to_json(self) -> dict[str, Any]:
+        bounds = {name: getattr(self, name).round(DIGITS).tolist() for name in ("mean", "low", "high")}
+        return {"n": self.n, "counts": self.counts.tolist(), **bounds}
+
+
+@dataclass(frozen=True, eq=False)
+class NextRows:
+    """Rows to verify: `chosen` as most useful, best first; `random` ones for T, calibration and precision."""
+
+    chosen: NDArray[np.int64]
+    random: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class InstanceDependence:
+    """How well wrong labels are told from right ones within their class, and how often chance does it as well."""
+
+    n: int
+    wrong: int
+    num_classes: int
+    auroc: float
+    p: float
+
+    @property
+    def warning(self) -> str | None:
+        if self.p > LEVEL:
+            return None
+        return (
+            f"errors look instance-dependent: within a class, wrong labels can be told from the example (AUROC "
+            f"{self.auroc:.2f}, p = {self.p:.3f}, {self.n} verified rows), so one T for all examples is too simple"
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the randomly verified rows say of one run, for its record."""
+
+    num_random: int
+    num_held: int
+    transition: TransitionEvidence
+    calibration: Calibration
+    corrections: Corrections
+    threshold: ThresholdChoice | None = None
+    dependence: InstanceDependence | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, lists for arrays; None where something was not asked for or cannot be said."""
+        choice, dependence = self.threshold, self.dependence
+        return {
+            "num_random": self.num_random,
+            "num_held": self.num_held,
+            "transition": self.transition.to_json(),
+            "calibration": asdict(self.calibration),
+            "corrections": asdict(self.corrections),
+            "threshold": choice.to_json() if choice else None,
+            "dependence": {**asdict(dependence), "warning": dependence.warning} if dependence else None,
+        }
+
+
+def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> Bools:
+    """A third of the randomly verified rows that carry a given label, class by class as well as can be.
+
+    Classes come in a random order, rows of a class too, and every third row is taken: each has the same chance,
+    rare classes as well, and each class gives a third of its rows to within one.
+
+    >>> held = hold_back(np.zeros(9, int), np.arange(9) // 3, np.arange(9) < 6, seed=0)
+    >>> held.reshape(3, 3).sum(1).tolist()
+    [1, 1, 0]
+    """
+    rng = numpy_stream(seed, "hold back")
+    rows = rng.permutation(np.flatnonzero(picked_random & (verified >= 0) & (given >= 0)))
+    place = rng.permutation(verified.max(initial=0) + 1)  # of each class
+    in_order = rows[np.argsort(place[verified[rows]], kind="stable")]
+    held = np.zeros(len(given), bool)
+    held[in_order[rng.integers(HOLD_EVERY) :: HOLD_EVERY]] = True
+    return held
+
+
+def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
+    """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
+
+    The marginals are beta distributions. With many classes and few rows the prior is most of the mean: `prior_share`.
+
+    >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
+    >>> found.mean.tolist(), found.low.round(3).tolist()
+    ([[0.625, 0.375], [0.25, 0.75]], [[0.177, 0.039], [0.0, 0.147]])
+    """
+    known = (truth >= 0) & (given >= 0)
+    assert max(truth.max(initial=0), given.max(initial=0)) < num_classes
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (truth[known], given[known]), 1)
+    a = counts + PRIOR_COUNT
+    b = a.sum(1, keepdims=True) - a
+    pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
+    tails = [[beta_quantile(q, *map(float, pair)) for pair in pairs] for q in (LEVEL / 2, 1 - LEVEL / 2)]
+    low, high = (np.array(tail)[place.ravel()].reshape(a.shape) for tail in tails)
+    return TransitionEvidence(counts, a / (a + b), low, high)
+
+
+def verify_next(
+    post: Floats,
+    given: Ints,
+    verified: Ints,
+    picked_random: Bools,
+    transition: TransitionEvidence | None,
+    n: int,
+    seed: int,
+    num_random: int | None = None,
+) -> NextRows:
+    """The n rows whose verdict would help most, and beside them `num_random` random ones, as many if not said.
+
+    A verdict on a row sets its label right with the probability that its most probable label is wrong. That counts
+    up to 2.4 times where T is uncertain for the pair of classes in question, and 1/√k times for the k-th row of a
+    pair, so that no pair takes all. Random rows are drawn first, from all that were not picked at random before: with
+    those they are one random sample. Some may have a verdict already, which then counts as random.
+
+    >>> post = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3], [0.6, 0.4]])
+    >>> rows = verify_next(post, np.zeros(4, int), np.array([-1, -1, -1, 0]), np.zeros(4, bool), None, 2, 0, 0)
+    >>> rows.chosen.tolist(), rows.random.tolist()
+    ([1, 2], [])
+    """
+    pool = np.flatnonzero(~picked_random & (given >= 0))
+    size = min(n if num_random is None else num_random, len(pool))
+    random = numpy_stream(seed, "verify next", int(picked_random.sum())).choice(pool, size, replace=False)
+    open_rows = np.setdiff1d(np.flatnonzero((verified < 0) & (given >= 0)), random)
+    gain, other = _doubt(post, given, open_rows)
+    if transition is not None:
+        gain *= 1 + transition.doubt[other, given[open_rows]]
+    pair = given[open_rows] * post.shape[1] + other
+    order = np.lexsort((-gain, pair))
+    first = np.searchsorted(pair[order], pair[order])
+    gain[order] /= np.sqrt(1 + np.arange(len(order)) - first)
+    return NextRows(open_rows[np.argsort(-gain, kind="stable")[:n]], np.sort(random))
+
+
+def instance_dependence(
+    probs: Floats, given: Ints, truth: Ints, seed: int, permutations: int = 499
+) -> InstanceDependence | None:
+    """Whether errors within a true class can be predicted from the example, as a model sees it.
+
+    A linear rule, the same for all classes, tells wrong labels from right ones by the ranks, within their class, of the
+    true class's probability and of the highest others. Its AUROC is over pairs of one class, on rows it was not fitted
+    to; p comes from exchanging wrong and right within each class. None with fewer than ten of either. The
+    probabilities must not know the given label: a network trained on it may have learnt it by heart, and the test
+    would find that. Rows of the clean set will do, of which training saw the verified label only.
+
+    >>> probs, wrong = np.linspace([1, 0], [0.5, 0.5], 40), np.arange(40) >= 30
+    >>> found = instance_dependence(probs, wrong.astype(int), np.zeros(40, int), seed=0)
+    >>> found.auroc, found.p
+    (1.0, 0.002)
+    """
+    known, wrong = (given >= 0) & (truth >= 0), given != truth
+    classes = [np.flatnonzero(known & (truth == c)) for c in np.unique(truth[known])]
+    classes = [rows for rows in classes if 0 < wrong[rows].sum() < len(rows)]  # else there is nothing to tell apart
+    rows = np.concatenate([np.empty(0, np.int64), *classes])
+    num_wrong = int(wrong[rows].sum())
+    if min(num_wrong, len(rows) - num_wrong) < MIN_EACH:
+        return None
+    rng = numpy_stream(seed, "instance dependence")
+    x = np.concatenate([_ranks(_relative(probs[part], int(truth[part[0]]))) for part in classes])
+    labels = [np.stack([wrong[part], *(rng.permutation(wrong[part]) for _ in range(permutations))]) for part in classes]
+    y = np.concatenate([part.T - part.mean(1) for part in labels])
+    guesses = _out_of_fold(x, y, rng.permutation(len(rows)) % FOLDS)
+    parts = np.split(guesses.T, np.cumsum([len(part) for part in classes])[:-1], axis=1)
+    scores = [[auroc(*pair) for pair in zip(*both, strict=True)] for both in zip(parts, labels, strict=True)]
+    weights = [wrong[part].sum() * (~wrong[part]).sum() for part in classes]
+    found = np.average(np.array(scores, np.float64), axis=0, weights=weights)
+    p = float((found >= found[0] - ROUNDING).mean())  # the rows as they are count among the exchanges
+    return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
+
+
+def gather(
+    given: Ints,
+    verified: Ints,
+    picked_random: Bools,
+    held: Bools,
+    p_wrong: Floats,
+    suggested: Ints,
+    num_classes: int,
+    min_precision: float | None = None,
+    probs: Floats | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """All of the above for one run. `p_wrong` and `suggested` come from a model that has not seen verdicts of `held`.
+
+    `corrections` are those at the usual threshold, 1/2. `probs` are the model's, for `instance_dependence`, of which
+    only the random rows that are not held back are read; without them nothing is said of it.
+
+    >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
+    >>> found = gather(n, np.array([1, 0, 0, -1]), n == 0, held, np.array([0.9, 0.2, 0.2, 0.8]), 1 - n, 2)
+    >>> found.num_random, found.num_held, found.corrections.precision.share, found.transition.counts.tolist()
+    (3, 2, 1.0, [[2, 0], [1, 0]])
+    """
+    random = picked_random & (verified >= 0) & (given >= 0)
+    held = held & random
+    g, v, p, s = given[held], verified[held], p_wrong[held], suggested[held]
+    choice, dependence = None, None
+    if min_precision is not None:
+        choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
+    if probs is not None:
+        rest = random & ~held
+        dependence = instance_dependence(probs[rest], given[rest], verified[rest], seed)
+    return Evidence(
+        num_random=int(random.sum()),
+        num_held=int(held.sum()),
+        transition=counted_posterior(verified[random], given[random], num_classes),
+        calibration=calibrate(p, g != v),
+        corrections=correction_scores(g, np.where(p > FLOOR, s, g), v),
+        threshold=choice,
+        dependence=dependence,
+    )
+
+
+def _doubt(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """For each row: the probability that its most probable label is wrong, and the best label but the given one."""
+    doubt, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
+    for start in range(0, len(rows), CHUNK):
+        part = slice(start, start + CHUNK)
+        q = post[rows[part]]
+        doubt[part] = 1 - q.max(1)
+        q[np.arange(len(q)), given[rows[part]]] = -1
+        other[part] = q.argmax(1)
+    return doubt, other
+
+
+def _relative(probs: Floats, own: int) -> Floats:
+    """The probability of a class, then those of the others, highest first, as far as `NUM_OTHERS`."""
+    others = -np.sort(-np.delete(probs, own, axis=1), axis=1)
+    return np.column_stack([probs[:, own], others[:, :NUM_OTHERS]])
+
+
+def _ranks(features: Floats) -> NDArray[np.float64]:
+    """Each column as ranks with mean 0 and variance 1, zeros where it is constant."""
+    out = np.empty(features.shape)
+    for j, column in enumerate(features.T):
+        in_order = np.sort(column)
+        rank = np.searchsorted(in_order, column) + np.searchsorted(in_order, column, side="right")
+        out[:, j] = rank - rank.mean()
+    spread = out.std(0)
+    return np.asarray(out / np.where(spread > 0, spread, 1))
+
+
+def _out_of_fold(x: NDArray[np.float64], y: NDArray[np.float64], fold: Ints) -> NDArray[np.float64]:
+    """Predictions of each column of y by ridge regression on the other folds: one solution for all columns."""
+    guesses = np.empty(y.shape)
+    for f in range(FOLDS):
+        rest = x[fold != f]
+        weights = np.linalg.solve(rest.T @ rest + RIDGE * np.eye(x.shape[1]), rest.T @ y[fold != f])
+        guesses[fold == f] = x[fold == f] @ weights
+    return guesses

@@ -1,0 +1,300 @@
+"""Folders of images: what is a label, what is verified, what is passed over, what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fasten.data.decoding import Decoding
+from fasten.data.folder import read_folder
+from fasten.data.rows import Rows
+
+
+def draw(root: Path, *names: str, first: int = 0) -> None:
+    """Small grey images; each is another one."""
+    for value, name in enumerate(names, start=first):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 3), value).save(path)
+
+
+def pixels(rows: Rows) -> list[int]:
+    return np.asarray(rows.x)[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    root = tmp_path / "pets"
+    draw(root, "cat/1.png", "cat/2.png", "dog/1.png", "dog/puppies/small/3.png")
+    return root
+
+
+def listed(pets: Path, text: str, **options: Any) -> Rows:
+    path = pets.parent / "verified.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_folder(pets, verified=path, **options)
+
+
+def test_the_first_folder_is_the_label_at_any_depth(pets):
+    rows = read_folder(pets)
+    assert rows.name == "pets"
+    assert rows.ids == ("cat/1.png", "cat/2.png", "dog/1.png", "dog/puppies/small/3.png")
+    assert rows.given == ("cat", "cat", "dog", "dog")
+    assert rows.verified == rows.split == rows.picked == (None,) * 4
+    assert rows.class_names == ("cat", "dog")
+    assert rows.x.shape == (4, 3, 4, 1)
+    assert pixels(rows) == [0, 1, 2, 3]
+    assert rows.notes == ()
+
+
+def test_other_files_are_passed_over_and_counted(pets):
+    for name in (".hidden.png", "cat/.DS_Store", "cat/notes.txt", "dog/model.json", "README.md"):
+        (pets / name).write_text("x")
+    (pets / ".cache").mkdir()
+    draw(pets, "loose.png", ".cache/a.png")
+    (pets / "cat" / "upper.PNG").write_bytes((pets / "cat" / "1.png").read_bytes())
+    rows = read_folder(pets)
+    assert len(rows) == 5
+    assert rows.notes == (
+        "pets: not used: 3 files that are no images",
+        "pets: not used: 3 hidden files",
+        "pets: not used: 1 images in no class",
+    )
+
+
+def test_a_list_of_names_says_that_labels_are_right(pets):
+    rows = listed(pets, "cat/2.png\r\n\n./dog\\puppies\\small\\3.png \n")
+    assert rows.verified == (None, "cat", None, "dog")
+    assert rows.picked == (None, "random", None, "random")
+    assert rows.given == ("cat", "cat", "dog", "dog")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat/1.png,dog\n2.png\n",
+        "name,label\ncat/1.png,dog\ncat/2.png,\n",
+        '\ufefffile_name;verified_label\n"cat/1.png";dog\ncat/2.png;cat\n',
+        "label\tpath\ndog\tcat/1.png\n\tcat/2.png\n",
+        "cat/1.png|dog\ncat/2.png|cat\ncat/2.png\n",
+    ],
+)
+def test_a_list_may_hold_the_right_label_behind_the_name(pets, text):
+    rows = listed(pets, text)
+    assert rows.verified == ("dog", "cat", None, None)
+    assert rows.given == ("cat", "cat", "dog", "dog")
+
+
+def test_a_list_may_say_how_rows_were_picked(pets):
+    rows = listed(pets, "name,label,picked\ncat/1.png,dog,random\ncat/2.png,,\n", picked="chosen")
+    assert rows.picked == ("random", "chosen", None, None)
+
+
+def test_a_comma_may_be_a_part_of_a_name(pets):
+    draw(pets, "cat/a, b.png")
+    assert listed(pets, "cat/a, b.png\n").verified == (None, None, "cat", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cat/9.png\n", r"verified.csv, line 1: there is no image 'cat/9.png' .* did you mean 'cat/\d.png'"),
+        ("1.png\n", "there is no image '1.png' .* did you mean 'cat/1.png' or 'dog/1.png'"),
+        ("\ncat/1.png\nbird/1.png,cat", "line 3: there is no image 'bird/1.png' .* did you mean 'cat/1.png'"),
+        ("cat/1.png,dgo\n", "verified.csv, line 1: unknown label 'dgo'; did you mean 'dog'"),
+        ("cat/1.png,Dog\n", "unknown label 'Dog'; did you mean 'dog'"),
+        ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
+        ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
+        ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
+        ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),
+        ("name,label,picked\ncat/1.png,dog,always\n", "unknown way of picking 'always'"),
+    ],
+)
+def test_a_bad_list_is_refused_with_its_line(pets, text, message):
+    with pytest.raises(ValueError, match=message):
+        listed(pets, text)
+
+
+def test_a_list_in_another_encoding_is_refused_with_its_line(pets):
+    path = pets.parent / "list.txt"
+    path.write_bytes("cat/1.png\ncat/café.png\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"list.txt: line 2 is not UTF-8 \(byte 0xe9\); save the file as UTF-8"):
+        read_folder(pets, verified=path)
+
+
+def test_images_of_a_clean_folder_are_verified_rows_of_their_own(pets):
+    draw(pets.parent / "clean", "cat/1.png", "dog/7.png", first=50)
+    rows = read_folder(pets, clean=pets.parent / "clean")
+    assert rows.ids[4:] == ("clean/cat/1.png", "clean/dog/7.png")
+    assert rows.given[4:] == (None, None)
+    assert rows.verified == (None,) * 4 + ("cat", "dog")
+    assert rows.picked[4:] == ("random", "random")
+    assert pixels(rows) == [0, 1, 2, 3, 50, 51]
+
+
+def test_a_clean_image_that_also_lies_among_the_noisy_ones_verifies_that_row(pets):
+    clean = pets.parent / "clean"
+    draw(clean, "cat/new.png", first=50)
+    (clean / "dog").mkdir()
+    (clean / "dog" / "was 2.png").write_bytes((pets / "cat" / "2.png").read_bytes())
+    rows = read_folder(pets, clean=clean, picked="chosen")
+    assert rows.ids[4:] == ("clean/cat/new.png",)
+    assert rows.given == ("cat", "cat", "dog", "dog", None)
+    assert rows.verified == (None, "dog", None, None, "cat")
+    assert rows.picked == (None, "chosen", None, None, "chosen")
+
+
+def test_a_clean_folder_inside_the_data_is_no_class(pets):
+    draw(pets, "good/cat/5.png", first=50)
+    rows = read_folder(pets, clean=pets / "good")
+    assert rows.class_names == ("cat", "dog")
+    assert rows.ids[4:] == ("good/cat/5.png",)
+
+
+def test_one_clean_image_in_two_classes_is_refused(pets):
+    clean = pets.parent / "clean"
+    draw(clean, "cat/1.png", first=50)
+    draw(clean, "dog/1.png", first=50)
+    with pytest.raises(
+        ValueError, match=r"'clean/cat/1.png' and 'clean/dog/1.png' are one image, verified as 'cat' and"
+    ):
+        read_folder(pets, clean=clean)
+
+
+def test_a_list_and_a_clean_folder_may_not_contradict_each_other(pets):
+    clean = pets.parent / "clean"
+    clean.mkdir()
+    (clean / "dog").mkdir()
+    (clean / "dog" / "2.png").write_bytes((pets / "cat" / "2.png").read_bytes())
+    with pytest.raises(ValueError, match=r"'cat/2.png' is verified as 'dog' and as 'cat'"):
+        listed(pets, "cat/2.png\n", clean=clean)
+
+
+def test_folders_may_be_called_by_the_parts_of_a_split(tmp_path):
+    root = tmp_path / "pets"
+    draw(root, "train/cat/1.png", "train/dog/1.png", "val/cat/1.png", "test/dog/2.png", "clean/dog/3.png")
+    rows = read_folder(root)
+    assert rows.ids == ("train/cat/1.png", "train/dog/1.png", "clean/dog/3.png", "val/cat/1.png", "test/dog/2.png")
+    assert rows.split == ("train", "train", None, "valid", "test")
+    assert rows.given == ("cat", "dog", None, "cat", "dog")
+    assert rows.verified == (None, None, "dog", None, None)
+    assert listed(root, "cat/1.png\ntrain/dog/1.png").verified[:2] == ("cat", "dog")
+
+
+def test_folders_of_the_split_may_lie_elsewhere(pets):
+    draw(pets.parent / "held out", "cat/1.png", first=90)
+    rows = read_folder(pets, test=pets.parent / "held out")
+    assert rows.split == (None,) * 4 + ("test",)
+    assert (rows.ids[4], rows.given[4]) == ("held out/cat/1.png", "cat")
+
+
+def test_a_test_image_that_also_stands_in_training_is_refused(pets):
+    held = pets.parent / "test"
+    draw(held, "cat/5.png", first=90)
+    (held / "cat" / "copy.png").write_bytes((pets / "dog" / "1.png").read_bytes())
+    with pytest.raises(
+        ValueError, match=r"1 of 2 test rows also stand in training: 'test/cat/copy.png' .* 'dog/1.png'"
+    ):
+        read_folder(pets, test=held)
+
+
+@pytest.mark.parametrize("name", ["Dog", "dogs"])
+@pytest.mark.parametrize("part", ["clean", "test"])
+def test_a_class_that_the_noisy_images_lack_is_refused(pets, part, name):
+    draw(pets.parent / "more", f"{name}/1.png", first=50)
+    with pytest.raises(ValueError, match=f"pets, {part} images: unknown label '{name}'; did you mean 'dog'"):
+        read_folder(pets, **{part: pets.parent / "more"})
+
+
+def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
+        read_folder(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
+        read_folder(pets, clean=tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere"):
+        read_folder(pets, verified=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="holds no images in folders; put each image into a folder with its label's"):
+        read_folder(tmp_path / "empty")
+    draw(tmp_path / "flat", "1.png", "2.png")
+    with pytest.raises(ValueError, match="flat holds no images in folders"):
+        read_folder(tmp_path / "flat")
+    draw(tmp_path / "one", "cat/1.png")
+    with pytest.raises(ValueError, match="one has only the label 'cat'"):
+        read_folder(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"is given as the .* give each part its own folder"):
+        read_folder(pets, clean=pets)
+    (pets / "bird").mkdir()
+    with pytest.raises(ValueError, match=r"the class 'bird' in .* has no images; put some there, or remove the folder"):
+        read_folder(pets)
+
+
+def test_classes_that_differ_in_case_are_refused(pets):
+    draw(pets, "Cat/9.png", first=60)
+    with pytest.raises(ValueError, match="the labels 'Cat' and 'cat' differ only in how they are written"):
+        read_folder(pets)
+
+
+def test_two_folders_of_one_part_are_refused(tmp_path):
+    draw(tmp_path, "pets/train/cat/1.png", "pets/train/dog/1.png", "pets/val/cat/2.png", "more/cat/3.png")
+    with pytest.raises(ValueError, match="hold the valid images; keep one of them"):
+        read_folder(tmp_path / "pets", valid=tmp_path / "more")
+
+
+def test_links_that_lead_out_are_refused_and_others_are_followed_once(pets, tmp_path):
+    draw(tmp_path, "outside/5.png", first=50)
+    (pets / "cat" / "link.png").symlink_to(pets / "dog" / "1.png")
+    with pytest.raises(ValueError, match=r"the file '.*dog/1.png' stands twice \(rows 2 and 3\)"):
+        read_folder(pets)
+    (pets / "cat" / "link.png").unlink()
+    (pets / "alias").symlink_to(pets / "cat")
+    assert read_folder(pets).notes == ("pets: not used: 1 links to folders",)
+    (pets / "cat" / "link.png").symlink_to(tmp_path / "outside" / "5.png")
+    with pytest.raises(ValueError, match=r"'cat/link.png' leads out of the folder"):
+        read_folder(pets)
+    (pets / "cat" / "link.png").unlink()
+    (pets / "bird").symlink_to(tmp_path / "outside")
+    with pytest.raises(ValueError, match="'bird' leads out of the folder"):
+        read_folder(pets)
+
+
+def test_the_data_folder_itself_may_be_a_link(pets):
+    link = pets.parent / "linked"
+    link.symlink_to(pets)
+    assert read_folder(link).ids == read_folder(pets).ids
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX systems only")
+def test_a_file_name_that_is_no_text_is_refused(pets):
+    try:
+        Path(os.fsdecode(os.fsencode(pets) + b"/cat/\xff.png")).write_bytes(b"")
+    except OSError:
+        pytest.skip("this file system takes text only")
+    with pytest.raises(ValueError, match="is not UTF-8; rename it"):
+        read_folder(pets)
+
+
+def test_unreadable_images_are_left_out_with_their_verdicts(pets):
+    (pets / "cat" / "2.png").write_bytes(b"broken")
+    rows = listed(pets, "cat/2.png\ncat/1.png")
+    assert rows.ids == ("cat/1.png", "dog/1.png", "dog/puppies/small/3.png")
+    assert rows.verified == ("cat", None, None)
+    assert "1 image that cannot be read is left out: cat/2.png (not an image of a known format)" in rows.notes[0]
+    with pytest.raises(ValueError, match=r"more than 0 of the 4 images cannot be read: cat/2.png"):
+        read_folder(pets, how=Decoding(max_bad=0))
+
+
+def test_a_trained_model_takes_images_without_labels(pets):
+    draw(pets, "loose.png", "bird/1.png", first=60)
+    rows = read_folder(pets, class_names=["cat", "dog"], how=Decoding(size=(5, 6), channels=3))
+    assert dict(zip(rows.ids, rows.given, strict=True)) == {
+        **{"cat/1.png": "cat", "cat/2.png": "cat", "dog/1.png": "dog", "dog/puppies/small/3.png": "dog"},
+        **{"loose.png": None, "bird/1.png": None},
+    }
+    assert rows.x.shape == (6, 5, 6, 3)
+    assert rows.notes == ("pets: not used: 1 names of folders that are no class of the model's",)

@@ -1,0 +1,278 @@
+"""What verified rows can tell: splits, counts and tests against SciPy, loops and simulation."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given as draw
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from fasten import evidence
+from fasten.corrections import threshold_for
+from fasten.evidence import counted_posterior, gather, hold_back, instance_dependence, verify_next
+from reference.metrics import ref_posterior
+
+steady = settings(derandomize=True, deadline=None, max_examples=50)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def sampled(rng, p):
+    """One class per row, drawn from that row of p."""
+    return (rng.random((len(p), 1)) > p.cumsum(1)[:, :-1]).sum(1)
+
+
+def verified_rows(seed, n, num_classes):
+    """Given labels, verdicts and how the rows were picked; about a third of each is missing."""
+    rng = np.random.default_rng(seed)
+    given, verified = (np.where(rng.random(n) < 0.3, -1, rng.integers(num_classes, size=n)) for _ in range(2))
+    return given, verified, rng.random(n) < 0.7
+
+
+@draw(seed=seeds, n=st.integers(0, 120), num_classes=st.integers(1, 9))
+@steady
+def test_a_third_of_each_class_is_held_back_and_of_random_rows_with_both_labels_only(seed, n, num_classes):
+    given, verified, picked_random = verified_rows(seed, n, num_classes)
+    held = hold_back(given, verified, picked_random, seed)
+    may = (given >= 0) & (verified >= 0) & picked_random
+    assert not (held & ~may).any()
+    assert abs(held.sum() - may.sum() / 3) < 1
+    for c in range(num_classes):
+        assert abs(held[verified == c].sum() - may[verified == c].sum() / 3) < 1
+    np.testing.assert_array_equal(held, hold_back(given, verified, picked_random, seed))
+
+
+def test_every_row_is_held_back_as_often_also_of_rare_classes():
+    verified = np.repeat(np.arange(4), [1, 2, 5, 12])
+    often = np.mean([hold_back(verified, verified, verified >= 0, seed) for seed in range(3000)], axis=0)
+    np.testing.assert_allclose(often, 1 / 3, atol=4 * np.sqrt(2 / 9 / 3000))
+
+
+def test_other_seeds_hold_back_other_rows():
+    labels = np.arange(60) % 5
+    assert (hold_back(labels, labels, labels >= 0, 0) != hold_back(labels, labels, labels >= 0, 1)).any()
+
+
+@pytest.mark.parametrize("num_classes", [2, 5, 30])
+def test_the_posterior_of_t_has_scipys_beta_marginals(num_classes):
+    stats = pytest.importorskip("scipy.stats")
+    given, truth, _ = verified_rows(num_classes, 150, num_classes)
+    found = counted_posterior(truth, given, num_classes)
+    for i in range(num_classes):
+        size = np.sum((truth == i) & (given >= 0))
+        for j in range(num_classes):
+            count = np.sum((truth == i) & (given == j))
+            assert found.counts[i, j] == count
+            assert found.mean[i, j] == pytest.approx((count + 0.5) / (size + num_classes / 2))
+            marginal = stats.beta(count + 0.5, size - count + (num_classes - 1) / 2)
+            assert found.low[i, j] == pytest.approx(marginal.ppf(0.025), rel=1e-8)
+            assert found.high[i, j] == pytest.approx(marginal.ppf(0.975), rel=1e-8)
+            assert found.doubt[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
+    np.testing.assert_allclose(found.mean.sum(1), 1)
+    assert found.n == np.sum((truth >= 0) & (given >= 0))
+
+
+def test_credible_intervals_hold_a_t_drawn_from_the_prior():
+    """Bayes' promise: over T from the prior and counts from T, 95% of the intervals hold the entry."""
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(150):
+        T = rng.dirichlet(np.full(4, 0.5), 4)
+        truth = rng.integers(4, size=60)
+        found = counted_posterior(truth, sampled(rng, T[truth]), 4)
+        inside.append((found.low <= T) & (found.high >= T))
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+
+
+def test_no_rows_leave_t_to_the_prior():
+    none = np.empty(0, np.int64)
+    found = counted_posterior(none, none, 4)
+    assert found.n == 0
+    np.testing.assert_allclose(found.mean, 0.25)
+    np.testing.assert_allclose(found.prior_share, 1)
+    assert (found.low < 0.01).all()
+    assert (found.high > 0.8).all()
+
+
+def test_many_classes_are_counted_in_no_time():
+    truth = np.random.default_rng(0).integers(300, size=2000)
+    found = counted_posterior(truth, truth, 300)
+    assert (found.prior_share > 0.8).all()  # 150 rows of prior against 7 that were verified
+
+
+def posterior_of(seed, n=200, num_classes=4):
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(num_classes, 0.4), n)
+    T = 0.6 * np.eye(num_classes) + 0.4 * rng.dirichlet(np.ones(num_classes), num_classes)
+    truth = sampled(rng, probs)
+    given = sampled(rng, T[truth])
+    return ref_posterior(probs, T, given), given, truth
+
+
+def greedy(post, given, rows, transition, n):
+    """Row by row: the one with the most to gain, less for each row of its pair that was taken before."""
+    taken, chosen = {}, []
+    for _ in range(n):
+        scores = {}
+        for row in set(rows) - set(chosen):
+            q = [-1 if y == given[row] else post[row, y] for y in range(post.shape[1])]
+            other = int(np.argmax(q))
+            weight = 1 + (transition.doubt[other, given[row]] if transition else 0)
+            scores[row] = (1 - post[row].max()) * weight / np.sqrt(1 + taken.get((given[row], other), 0)), other
+        best = max(scores, key=lambda row: (scores[row][0], -row))
+        chosen.append(best)
+        pair = (given[best], scores[best][1])
+        taken[pair] = taken.get(pair, 0) + 1
+    return chosen
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
+    monkeypatch.setattr(evidence, "CHUNK", 7)
+    post, given, truth = posterior_of(0)
+    verified = np.where(np.arange(200) < 60, truth, -1)
+    transition = counted_posterior(verified, given, 4) if counted else None
+    rows = verify_next(post, given, verified, verified >= 0, transition, 12, seed=0, num_random=20)
+    free = [row for row in range(60, 200) if row not in rows.random]
+    assert rows.chosen.tolist() == greedy(post, given, free, transition, 12)
+
+
+@draw(seed=seeds, n=st.integers(0, 60), num_random=st.one_of(st.none(), st.integers(0, 60)))
+@steady
+def test_rows_to_verify_are_new_ones(seed, n, num_random):
+    post, given, _ = posterior_of(seed % 7, 50)
+    before = post.copy()
+    missing, verified, picked_random = verified_rows(seed, 50, 4)
+    given = np.where(missing < 0, -1, given)
+    rows = verify_next(post, given, verified, picked_random, None, n, seed, num_random)
+    assert len(set(rows.chosen) | set(rows.random)) == len(rows.chosen) + len(rows.random)
+    assert ((verified[rows.chosen] < 0) & (given[rows.chosen] >= 0)).all()
+    assert (~picked_random[rows.random] & (given[rows.random] >= 0)).all()
+    assert len(rows.random) == min(n if num_random is None else num_random, (~picked_random & (given >= 0)).sum())
+    assert len(rows.chosen) <= n
+    np.testing.assert_array_equal(post, before)
+
+
+def test_random_rows_are_drawn_evenly_whatever_was_chosen_or_has_a_verdict():
+    post, given, truth = posterior_of(1, 40)
+    verified = np.where(np.arange(40) < 10, truth, -1)  # chosen by the program: not random
+    picked_random = np.arange(40) >= 36
+    drawn = np.zeros(40)
+    for seed in range(2000):
+        drawn[verify_next(post, given, verified, picked_random, None, 10, seed, 9).random] += 1
+    np.testing.assert_allclose(drawn[:36] / 2000, 1 / 4, atol=4 * np.sqrt(3 / 16 / 2000))
+    assert drawn[36:].sum() == 0
+
+
+def test_uncertain_classes_are_verified_first():
+    post, given = np.tile([0.5, 0.3, 0.2], (4, 1)), np.array([0, 0, 2, 2])  # in doubt: (1, 0) and (0, 2)
+    truth, labels = np.repeat([1, 0], [200, 200]), np.repeat([0, 0], [200, 200])
+    transition = counted_posterior(truth, labels, 3)  # much is known of T[1, 0], nothing of T[0, 2]
+    unknown = np.full(4, -1)
+    assert verify_next(post, given, unknown, unknown > 0, transition, 1, 0, 0).chosen.tolist() == [2]
+    assert verify_next(post, given, unknown, unknown > 0, None, 3, 0, 0).chosen.tolist() == [0, 2, 1]
+
+
+def errors(seed, n, num_classes, strength):
+    """Calibrated probabilities; given labels that are wrong the more often the less a row looks like its class."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(num_classes, 0.5), n)
+    truth = sampled(rng, probs)
+    own = probs[np.arange(n), truth]
+    wrong = rng.random(n) < 1 / (1 + np.exp(0.8 - strength * (0.6 - own)))
+    return probs, np.where(wrong, (truth + 1) % num_classes, truth), truth
+
+
+def test_errors_that_depend_on_the_class_alone_are_called_so():
+    """At a level of 5%: over 100 data sets, more than 13 rejections would come in one of a thousand."""
+    found = [instance_dependence(*errors(seed, 90, 3, 0), seed, permutations=59) for seed in range(100)]
+    assert sum(f.p <= 0.05 for f in found) <= 13
+    assert np.mean([f.auroc for f in found]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_errors_that_depend_on_the_example_are_found():
+    found = [instance_dependence(*errors(seed, 150, 5, 8), seed, permutations=59) for seed in range(20)]
+    assert sum(f.p <= 0.05 for f in found) >= 18
+    assert np.mean([f.auroc for f in found]) > 0.65
+    assert "errors look instance-dependent" in found[0].warning
+
+
+def test_differences_between_classes_are_not_those_between_examples():
+    """Every error is in one half of the classes, which the probabilities tell without fail."""
+    rng = np.random.default_rng(0)
+    truth = np.arange(400) % 4
+    probs = np.eye(4)[truth] * 0.8 + 0.2 * rng.dirichlet(np.ones(4), 400)
+    wrong = rng.random(400) < np.where(truth < 2, 0.6, 0.05)
+    found = instance_dependence(probs, np.where(wrong, (truth + 1) % 4, truth), truth, seed=0)
+    assert found.num_classes == 4
+    assert found.warning is None
+
+
+def test_the_answer_depends_on_the_seed_and_the_order_of_probabilities_alone():
+    probs, given, truth = errors(1, 120, 4, 3)
+    one = instance_dependence(probs, given, truth, seed=0, permutations=39)
+    assert one == instance_dependence(probs, given, truth, seed=0, permutations=39)
+    assert one == instance_dependence(probs**3, given, truth, seed=0, permutations=39)
+
+
+@pytest.mark.parametrize(("num_wrong", "num_right"), [(0, 0), (0, 40), (9, 40), (40, 9)])
+def test_few_errors_say_nothing_of_what_they_depend_on(num_wrong, num_right):
+    n = num_wrong + num_right
+    probs = np.random.default_rng(0).dirichlet(np.ones(3), n)
+    assert instance_dependence(probs, (np.arange(n) < num_wrong).astype(int), np.zeros(n, np.int64), seed=0) is None
+
+
+def test_probabilities_that_are_all_the_same_tell_nothing():
+    truth, given = np.zeros(40, np.int64), (np.arange(40) < 15).astype(int)
+    found = instance_dependence(np.tile([0.6, 0.4], (40, 1)), given, truth, seed=0)
+    assert (found.auroc, found.p, found.warning) == (0.5, 1, None)
+
+
+def verified_run(seed, n=900):
+    post, given, truth = posterior_of(seed, n)
+    rng = np.random.default_rng(seed)
+    verified = np.where(rng.random(n) < 0.8, truth, -1)
+    picked_random = rng.random(n) < 0.8
+    p_wrong = 1 - post[np.arange(n), given]
+    return given, verified, picked_random, p_wrong, post.argmax(1), post
+
+
+def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_ones():
+    given, verified, picked_random, p_wrong, suggested, post = verified_run(0)
+    held = hold_back(given, verified, picked_random, seed=0)
+    found = gather(given, verified, picked_random, held, p_wrong, suggested, 4, min_precision=0.6, probs=post)
+    random = picked_random & (verified >= 0)
+    assert (found.num_random, found.num_held, found.transition.n) == (random.sum(), held.sum(), random.sum())
+    assert (found.calibration.n, found.calibration.wrong) == (held.sum(), (given != verified)[held].sum())
+    changed = held & (p_wrong > 0.5) & (suggested != given)
+    assert found.corrections.precision.n == changed.sum()
+    assert found.corrections.precision.k == (suggested == verified)[changed].sum()
+    rows = held & (suggested != given)
+    expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], 0.6, int(random.sum()))
+    assert found.threshold == expected
+    assert found.dependence.n <= (random & ~held).sum()
+
+
+def test_verdicts_on_rows_that_the_program_chose_change_nothing():
+    given, verified, picked_random, p_wrong, suggested, post = verified_run(1)
+    held = hold_back(given, verified, picked_random, seed=0)
+    other = np.where(picked_random, verified, (verified + 1) % 4)
+    np.testing.assert_array_equal(held, hold_back(given, other, picked_random, seed=0))
+    one, two = (
+        gather(given, v, picked_random, held, p_wrong, suggested, 4, 0.8, post).to_json() for v in (verified, other)
+    )
+    assert one == two
+
+
+@pytest.mark.parametrize("min_precision", [None, 0.9])
+def test_evidence_survives_json_also_of_no_rows_at_all(min_precision):
+    none, no = np.empty(0, np.int64), np.empty(0, bool)
+    empty = gather(none, none, no, no, np.empty(0), none, 3, min_precision, np.empty((0, 3))).to_json()
+    assert json.loads(json.dumps(empty, allow_nan=False)) == empty
+    assert (empty["num_random"], empty["num_held"], empty["transition"]["n"], empty["dependence"]) == (0, 0, 0, None)
+    assert "0 held-back rows" in empty["calibration"]["uncalibrated"]
+    given, verified, picked_random, p_wrong, suggested, post = verified_run(2)
+    held = hold_back(given, verified, picked_random, seed=0)
+    full = gather(given, verified, picked_random, held, p_wrong, suggested, 4, min_precision, post).to_json()
+    assert json.loads(json.dumps(full, allow_nan=False)) == full
+    assert np.sum(full["transition"]["counts"]) == full["num_random"]
+    assert (full["threshold"] is None) == (min_precision is None)
