@@ -1,15 +1,15 @@
-"""MSLC: meta soft label corrector.
+"""MSLC: learning to purify noisy labels via meta soft label corrector.
 
-Wu, Shu, Xie, Zhao, Meng: Learning to Purify Noisy Labels via Meta Soft Label Corrector, AAAI 2021. A row's target is a
-mixture of its given label, its soft label so far and the current prediction. Two tiny networks say how much of each,
-from the row's losses against the first two; they learn by looking ahead, as in MW-Net. The mixture is the row's next
-soft label; the first one is the mean of the predictions in the last epochs of a warm-up by plain cross-entropy.
+Wu, Shu, Xie, Zhao, Meng, AAAI 2021. A row's target mixes its given label, its soft label so far and the prediction, in
+shares that two tiny networks tell from the losses against the first two; they learn by looking ahead, as in MW-Net. The
+mixture is the next soft label; the first is the mean prediction in the last epochs of a warm-up by cross-entropy.
 
 Letters: ȳ is the given label, s the soft label so far, z the logits, p their softmax, α and β what the two networks
-say. Shares of the mixture: α of ȳ, (1−α)β of s, (1−α)(1−β) of p.
-Follows the authors' code, but no clean row is among the noisy ones, and the warm-up takes 80 of 120 epochs as in the
-FasTEN paper, not 79. A running mean stands for the code's ring of predictions, and a new soft label is written at once,
-not at the epoch's end: the same numbers, since a pass visits each row once.
+say. Shares of the mixture: α of ȳ, (1−α)β of s, (1−α)(1−β) of p. Follows the authors' code, but no clean row is among
+the noisy ones, the warm-up takes 80 of 120 epochs (FasTEN paper), not 79, a running mean stands for the ring of
+predictions, and a soft label is written at once, not at the epoch's end: the same, since a pass visits each row once.
+Digits at 60% noise, three seeds: no better than cross-entropy, 0.754 for both, since validation picks an epoch of the
+warm-up (the 2nd to 9th of 69). Mixing starts when the wrong labels are fitted; last epoch 0.578 against 0.581.
 """
 
 from __future__ import annotations
