@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fasten.contract import Batch, Draw, NormMode, Recipe, Stage
 from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
+from fasten.ops.remember import remember
 from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
 
 
@@ -100,7 +101,7 @@ class FasTEN(nn.Module):
         new = correct_labels(p.detach(), noisy.y, self.threshold)
         new = self._perturb(new, p.detach(), noisy.coin)
         new = torch.where(covered[noisy.y], new, noisy.y)
-        self.labels.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, new, y).to(self.labels.dtype))
+        remember(self.labels, noisy, new)
         self.transition.copy_(T)
 
     def _perturb(self, labels: Tensor, p: Tensor, coin: Tensor) -> Tensor:

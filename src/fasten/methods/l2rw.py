@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fasten.contract import Batch, Draw, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
+from fasten.ops.remember import remember
 
 
 class L2RW(nn.Module):
@@ -70,7 +71,7 @@ class L2RW(nn.Module):
         total = u.sum()
         w = u / torch.where(total > 0, total, 1)  # Eq. (8): all of them zero where no row helps
         yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
-        self.weights.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, w * len(w), self.weights[noisy.index]))
+        remember(self.weights, noisy, w * len(w))
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -30,6 +30,7 @@ from fasten.nets.corrector import Corrector
 from fasten.ops.lookahead import Outputs, Route, look_ahead, with_gradient
 from fasten.ops.means import weighted_mean
 from fasten.ops.perturb import perturb_soft_labels
+from fasten.ops.remember import remember
 
 
 class MLaC(nn.Module):
@@ -103,8 +104,7 @@ class MLaC(nn.Module):
             loss, q = inner(ahead.outputs), correct(ahead.outputs)
         yield self.corrector, ahead.loss
         yield self.net, with_gradient(loss, weights, ahead.grads)  # F, by the ω that it was looked at with
-        q = torch.where(noisy.weight[:, None] > 0, q.to(self.soft_labels.dtype), self.soft_labels[noisy.index])
-        self.soft_labels.index_copy_(0, noisy.index, q)
+        remember(self.soft_labels, noisy, q)
 
     def forward(self, x: Tensor) -> Tensor:
         logits, _ = self.net(x)

@@ -22,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasten.contract import Batch, Draw, Examples, Optim, Recipe, Stage
+from fasten.contract import Batch, Draw, Optim, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.perturb import perturb_soft_labels
+from fasten.ops.remember import remember
 
 
 class MSLC(nn.Module):
@@ -96,8 +97,8 @@ class MSLC(nn.Module):
         s, visits = self.soft_labels[noisy.index], self.visits[noisy.index] + 1
         counted = (visits - since)[:, None]  # predictions in the mean, this one included
         mean = s + (z.detach().softmax(1) - s) / counted.clamp(min=1)
-        _write(self.soft_labels, noisy, torch.where(counted > 0, mean, s))
-        _write(self.visits, noisy, visits)
+        remember(self.soft_labels, noisy, torch.where(counted > 0, mean, s))
+        remember(self.visits, noisy, visits)
 
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy, clean, rate = batch["noisy"], batch["clean"], self.virtual_rate * batch.rates[self.net]
@@ -123,12 +124,12 @@ class MSLC(nn.Module):
             shares = self._shares(nll)  # by the new networks
         yield self.net, weighted_mean((shares * nll).sum(1), noisy.weight)
 
-        _write(self.weights, noisy, shares[:, 0])
+        remember(self.weights, noisy, shares[:, 0])
         if self.correct:
             given = F.one_hot(noisy.y, self.num_classes).to(s.dtype)
             parts = torch.stack([given, s, z.detach().softmax(1)], 1)  # (B, 3, N)
             mixture = (shares[:, :, None] * parts).sum(1)  # of soft s and p, whatever the loss has
-            _write(self.soft_labels, noisy, perturb_soft_labels(mixture, noisy.coin, self.perturbation))
+            remember(self.soft_labels, noisy, perturb_soft_labels(mixture, noisy.coin, self.perturbation))
 
     def _shares(self, nll: Tensor) -> Tensor:
         """Of ȳ, s and p in the mixture, from a row's losses against them."""
@@ -141,9 +142,3 @@ class MSLC(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)
         return torch.softmax(logits, 1)
-
-
-def _write(buffer: Tensor, noisy: Examples, rows: Tensor) -> None:
-    """The rows of a batch, but for those that only fill it."""
-    counts = (noisy.weight > 0).view(-1, *[1] * (rows.ndim - 1))
-    buffer.index_copy_(0, noisy.index, torch.where(counts, rows.to(buffer.dtype), buffer[noisy.index]))

@@ -21,6 +21,7 @@ from fasten.nets import OneHead
 from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
+from fasten.ops.remember import remember
 
 
 class MWNet(nn.Module):
@@ -73,7 +74,7 @@ class MWNet(nn.Module):
         with torch.no_grad():
             w = self._weigh(losses, noisy.weight)  # by the new V
         yield self.net, weighted_mean(w * losses, noisy.weight)  # Eq. (6)
-        self.weights.index_copy_(0, noisy.index, torch.where(noisy.weight > 0, w, self.weights[noisy.index]))
+        remember(self.weights, noisy, w)
 
     def _weigh(self, losses: Tensor, weight: Tensor) -> Tensor:
         w: Tensor = self.weigher(losses)
