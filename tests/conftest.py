@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,3 +22,11 @@ def all_cores() -> Iterator[None]:
     torch.set_num_threads(os.cpu_count() or 1)
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.delenv("FASTEN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -54,14 +54,6 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty current folder."""
-    monkeypatch.delenv("FASTEN_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def copy(finished, folder):
     """The finished run as `run` in the current folder, for tests that damage it."""
     (folder / "run").mkdir()

@@ -42,14 +42,6 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty current folder."""
-    monkeypatch.delenv("FASTEN_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def copy(finished, folder):
     """The finished comparison as `out` in the current folder."""
     return Path(shutil.copytree(finished, folder / "out"))
