@@ -65,7 +65,7 @@ def choose_machine(device: str = "auto", *, deterministic: bool = False) -> Mach
     if chosen.type != "cuda":
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
-    kernels: Kernels = "fused" if fused_norm.AVAILABLE else "compiled"
+    kernels: Kernels = "overlapped" if fused_norm.AVAILABLE else "compiled"
     return Machine(numbered, "bf16", capture=True, kernels=kernels, deterministic=deterministic)
 
 
