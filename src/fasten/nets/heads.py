@@ -6,12 +6,14 @@ lower precision; logits are always in the heads' own.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
 from fasten.contract import NormMode
 from fasten.nets.norm import forward_parts, share_parts
-from fasten.nets.overlap import overlap_convolutions
+from fasten.nets.overlap import one_pass, overlap_convolutions
 
 
 class Heads(nn.Module):
@@ -36,7 +38,9 @@ class Heads(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """What the classifiers see, (B, num_features)."""
-        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
+        trains = self.parts.overlap and torch.is_grad_enabled()
+        together = one_pass(self.backbone, self.parts) if trains else nullcontext()
+        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None), together:
             features: Tensor = self.backbone(x)
         return features.to(x.dtype)
 

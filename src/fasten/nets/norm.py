@@ -9,8 +9,9 @@ where: again what a pass per group would give, but with fixed shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +28,13 @@ class Parts:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
         self.overlap = False  # weight gradients of convolutions beside the rest
+        self.low: Mapping[nn.Module, Tensor] = {}  # the weights of these convolutions, in the precision of a pass
+        self.passed: list[Tensor] | None = None  # counters of batches to move at the end of a pass; None: at once
         self.virtual = False  # passes that leave the running statistics alone
         self.group: Tensor | None = None  # (B, G) 1 or 0: whose statistics a row takes part in; none for filling
 
     @contextmanager
-    def using(self, **values: bool | tuple[int, ...] | Tensor) -> Iterator[None]:
+    def using(self, **values: Any) -> Iterator[None]:
         """Other values for a while: `with parts.using(virtual=True, fused=False):`."""
         before = vars(self).copy()
         vars(self).update(values)
@@ -116,7 +119,9 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         assert self.num_batches_tracked is not None
         parts = self.parts.sizes or (len(x),)
         virtual = self.parts.virtual
-        if not virtual:
+        if not virtual and self.parts.passed is not None:
+            self.parts.passed.append(self.num_batches_tracked)
+        elif not virtual:
             self.num_batches_tracked.add_(len(parts))
         momentum = 0.0 if virtual else self.momentum  # 1 · running + 0 · statistic
         statistics = (self.running_mean, self.running_var, parts, momentum, self.eps)

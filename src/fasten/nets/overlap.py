@@ -55,9 +55,8 @@ def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
 
 class _Convolve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, dtype: torch.dtype, how: tuple[Any, ...]) -> Tensor:
-        low = weight.to(dtype)  # here rather than by autocast, so that the gradient's way back lies beside too
-        x = x.to(dtype)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, low: Tensor, how: tuple[Any, ...]) -> Tensor:
+        x = x.to(low.dtype)
         ctx.save_for_backward(x, low)
         ctx.how, ctx.dtype = how, weight.dtype
         return F.conv2d(x, low, None, *how)
@@ -84,13 +83,32 @@ class OverlappedConv2d(nn.Conv2d):
     parts: Parts
 
     def forward(self, x: Tensor) -> Tensor:
-        kind = x.device.type
-        trains = torch.is_grad_enabled() and self.weight.requires_grad
-        if not (self.parts.overlap and trains and torch.is_autocast_enabled(kind)):
+        low = self.parts.low.get(self)
+        if low is None:
             return super().forward(x)
         how = (self.stride, self.padding, self.dilation, self.groups)
         apply = cast(Any, _Convolve.apply)
-        return cast(Tensor, apply(x, self.weight, torch.get_autocast_dtype(kind), how))
+        return cast(Tensor, apply(x, self.weight, low, how))
+
+
+@contextmanager
+def one_pass(net: nn.Module, parts: Parts) -> Iterator[None]:
+    """Around a pass that is trained: what every layer needs is done for all of them at once, in a few kernels.
+
+    That is to bring the weights to the precision of autocast, and to count the batches.
+    """
+    layers = [m for m in net.modules() if isinstance(m, OverlappedConv2d) and m.weight.requires_grad]
+    weights = [layer.weight for layer in layers]
+    low: list[Tensor] = []
+    if weights and torch.is_autocast_enabled(weights[0].device.type):
+        dtype = torch.get_autocast_dtype(weights[0].device.type)
+        low = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+        with torch.no_grad():
+            torch._foreach_copy_(low, weights)
+    with parts.using(low=dict(zip(layers, low, strict=False)), passed=[]):
+        yield
+        if parts.passed:
+            torch._foreach_add_(parts.passed, max(len(parts.sizes), 1))
 
 
 def overlap_convolutions(net: nn.Module, parts: Parts) -> None:
