@@ -154,6 +154,7 @@ def test_no_option_hides_a_field_of_the_recipe():
 
 def test_every_field_of_the_recipe_can_be_set():
     text = {str: "small-cnn", int: "3", float: "0.5", tuple[int, ...]: "3,4", str | None: "a.safetensors"}
+    text[bool] = "true"
     for key, kind in get_type_hints(Recipe).items():
         recipe = apply_settings("fasten", RECIPE, [f"{key}={text[kind]}"])[1]
         assert getattr(recipe, key) == parse(key, text[kind], kind)

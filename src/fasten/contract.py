@@ -30,6 +30,7 @@ class Recipe:
     weight_decay: float = 5e-4
     milestones: tuple[int, ...] = (50, 60)
     weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
+    frozen: bool = False  # only the classifiers train, on the features that the network starts with
 
     def scaled(self, epochs: int) -> Recipe:
         """The same schedule, shrunk or stretched to `epochs`; the first epoch keeps its rate.

@@ -41,7 +41,7 @@ class Update:
 
     def __init__(self, stage: Stage, loader: Loader, device: torch.device) -> None:
         self.stage, self.loader = stage, loader
-        self.parts = {part: list(part.parameters()) for part in stage.optim}
+        self.parts = {part: [p for p in part.parameters() if p.requires_grad] for part in stage.optim}
         precise = torch.float32 if device.type == "cuda" else torch.float64  # fused steps on a GPU read a float32 rate
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
         self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from torch import nn
 
+from fasten.nets.foreign import LIBRARIES, build_foreign, has_weights, with_features
+from fasten.nets.frozen import Frozen
 from fasten.nets.heads import Heads, OneHead, OpenHead, TwoHead
 from fasten.nets.resnet import BasicBlock, Bottleneck, ResNet
 from fasten.nets.small import MLP, SmallCNN
+from fasten.nets.weights import load_weights
 from fasten.suggest import nearest
 
-__all__ = ["NETS", "Heads", "OneHead", "OpenHead", "TwoHead", "build_backbone"]
+__all__ = ["NETS", "Heads", "OneHead", "OpenHead", "TwoHead", "build_backbone", "has_weights"]
 
 # A name -> from the shape of one example, (channels, height, width) or (features,), to a feature extractor.
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
@@ -26,10 +30,32 @@ NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
 }
 
 
-def build_backbone(name: str, shape: tuple[int, ...]) -> nn.Module:
-    """A feature extractor by name, for examples of a shape."""
+def build_backbone(
+    net: str | nn.Module, shape: tuple[int, ...], *, weights: str | None = None, frozen: bool = False
+) -> nn.Module:
+    """A feature extractor for examples of a shape: one of ours, of another library's (`timm:NAME`), or a user's own.
+
+    A user's network is taken as it is: any module that makes (B, D) or (B, D, h, w) of a batch. `weights` is a
+    .safetensors file from which the network starts, its classifier apart; `frozen`: it does not train.
+
+    >>> build_backbone(nn.Conv2d(1, 5, 3), (1, 8, 8)).num_features
+    5
+    """
+    if isinstance(net, nn.Module):
+        name, backbone = type(net).__name__, with_features(net, type(net).__name__, shape)
+    else:
+        name, backbone = net, _by_name(net, shape)
+    if weights is not None:
+        load_weights(backbone, name, Path(weights).expanduser())
+    return Frozen(backbone) if frozen else backbone
+
+
+def _by_name(name: str, shape: tuple[int, ...]) -> nn.Module:
+    if name.partition(":")[0] in LIBRARIES:
+        return build_foreign(name, shape)
     if name not in NETS:
-        raise ValueError(f"unknown network {name!r}; {nearest(name, NETS)}")
+        known = [*NETS, *(f"{library}:NAME" for library in LIBRARIES)]
+        raise ValueError(f"unknown network {name!r}; {nearest(name, known)}")
     if (name == "mlp") != (len(shape) == 1):
         kind = "rows of features" if len(shape) == 1 else "images"
         raise ValueError(f"network {name!r} does not take {kind}; " + ("use 'mlp'" if len(shape) == 1 else "use a CNN"))

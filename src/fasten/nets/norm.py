@@ -48,11 +48,18 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm that normalises each part of a training batch with its own statistics, in the order of the parts."""
 
     parts: Parts
+    after: tuple[str, ...] = ()  # children that its output goes through: timm's batch norms end in an activation
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # the layer that this one took the place of accepted any of these shapes; so does F.batch_norm
 
     def forward(self, x: Tensor) -> Tensor:
+        y = self._normalised(x)
+        for name in self.after:
+            y = self.get_submodule(name)(y)
+        return y
+
+    def _normalised(self, x: Tensor) -> Tensor:
         if self.can_fuse(x):
             return self.fused(x, None, relu=False)
         if self.training and self.parts.group is not None:
@@ -139,11 +146,26 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Ten
 def share_parts(net: nn.Module) -> Parts:
     """Turn the batch norms of a network into parted ones, in place; names, weights and statistics stay."""
     parts = Parts()
-    for module in net.modules():
+    for name, module in net.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
-            module.__class__ = PartedBatchNorm
+            if not isinstance(module, PartedBatchNorm):
+                vars(module)["after"] = _what_follows(name, module)
+                module.__class__ = PartedBatchNorm
             vars(module)["parts"] = parts
     return parts
+
+
+def _what_follows(name: str, norm: nn.Module) -> tuple[str, ...]:
+    """What a batch norm does after normalising: nothing, or as timm's; another kind would lose what it does."""
+    if type(norm).forward is nn.modules.batchnorm._BatchNorm.forward:
+        return ()
+    children = tuple(child for child, _ in norm.named_children())
+    if children != ("drop", "act"):
+        raise ValueError(
+            f"the network's {name!r} is a batch norm of a kind of its own, {type(norm).__name__}; use torch's, and put "
+            "what comes after it into a layer of its own"
+        )
+    return children
 
 
 def forward_parts(net: nn.Module, parts: Parts, batches: list[Tensor], mode: NormMode) -> list[tuple[Tensor, ...]]:

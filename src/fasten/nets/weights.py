@@ -9,20 +9,26 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-CLASSIFIER = "fc."  # torchvision's name for it; our heads are new
+from fasten.nets.foreign import Foreign
+
+CLASSIFIERS = ("fc.", "classifier.", "head.", "heads.")  # what people call it; our heads are new
 COUNTERS = "num_batches_tracked"  # of batch norms, for which we have no use, and which old files lack
 
 
 def load_weights(backbone: nn.Module, net: str, path: Path) -> None:
-    """Fill a backbone, known as `net`, from a .safetensors file of torchvision's names; its classifier is left out."""
-    found = {name: tensor for name, tensor in _read(path).items() if not name.startswith(CLASSIFIER)}
-    wanted = backbone.state_dict()
+    """Fill a backbone, known as `net`, from a .safetensors file; what the file holds of a classifier is left out.
+
+    Names are those of the network's own library, and torchvision's for our residual networks.
+    """
+    target = backbone.net if isinstance(backbone, Foreign) else backbone
+    wanted = target.state_dict()
+    found = {n: tensor for n, tensor in _read(path).items() if n in wanted or not n.startswith(CLASSIFIERS)}
     for name in sorted(found):
         if name not in wanted:
             (close,) = get_close_matches(name, wanted, n=1, cutoff=0)
             raise ValueError(
                 f"{path} holds {name!r}, which {net} does not have (the nearest is {close!r}); give the weights of "
-                f"{net}, under torchvision's names"
+                f"{net}, under {net.partition(':')[0] if ':' in net else 'torchvision'}'s names"
             )
     for name, tensor in wanted.items():
         if name not in found and not name.endswith(COUNTERS):
@@ -30,7 +36,7 @@ def load_weights(backbone: nn.Module, net: str, path: Path) -> None:
         if name in found and found[name].shape != tensor.shape:
             theirs, ours = ("×".join(map(str, t.shape)) for t in (found[name], tensor))
             raise ValueError(f"{path} holds {name!r} of {theirs}, and {net} has {ours}; give the weights of {net}")
-    backbone.load_state_dict(found, strict=False)
+    target.load_state_dict(found, strict=False)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fasten.contract import Examples
 from fasten.nets import Heads
@@ -40,6 +41,7 @@ class Ahead:
     loss: Tensor  # L_meta(θ′), differentiable with respect to ω and to nothing else that matters
 
 
+@sdpa_kernel(SDPBackend.MATH)  # the fast ways to attention have neither tangents nor second derivatives
 def look_ahead(
     net: Heads,
     batches: list[Tensor],
@@ -60,12 +62,13 @@ def look_ahead(
     names, weights = zip(*net.named_parameters(), strict=True)
     twice = route == "graph"
     once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated once only
+    spare = {"allow_unused": True, "materialize_grads": True}  # networks may have weights that they do not use
     with net.parts.using(**once):
         outputs = net.each(batches, "split")
     grads: Sequence[Tensor] = ()
     place: list[Tensor] = list(start or weights)
     if moves or twice:
-        grads = gradients(inner(outputs), weights, retain_graph=True, create_graph=twice)
+        grads = gradients(inner(outputs), weights, retain_graph=True, create_graph=twice, **spare)
         move = torch._foreach_mul(grads, rate.to(grads[0].dtype))  # all weights in a few kernels
         place = list(torch._foreach_sub(place, move))
     if not twice:
@@ -75,7 +78,7 @@ def look_ahead(
     loss = weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
     if twice:
         return Ahead(outputs, [g.detach() for g in grads], loss)
-    along = gradients(loss, place)
+    along = gradients(loss, place, **spare)
     change = _change_along(net, names, weights, along, batches[0], outputs, inner)
     proxy = -rate.to(change.dtype) * change
     return Ahead(outputs, grads, loss.detach() + proxy - proxy.detach())
@@ -97,14 +100,18 @@ def _change_along(
         inner([first, *fixed[1:]]), first, create_graph=True, allow_unused=True, materialize_grads=True
     )
     tangents = _tangents(net, names, weights, along, x)
-    return torch.stack([(slope * t).sum() for slope, t in zip(slopes, tangents, strict=True)]).sum()
+    both = zip(slopes, tangents, strict=True)
+    return torch.stack([(slope * t).sum() for slope, t in both if t is not None]).sum()
 
 
 @torch.no_grad()
 def _tangents(
     net: Heads, names: Sequence[str], weights: Sequence[Tensor], along: Sequence[Tensor], x: Tensor
-) -> list[Tensor]:
-    """How the outputs for `x` change as the weights move along a direction: (∂ outputs / ∂θ) · along."""
+) -> list[Tensor | None]:
+    """How the outputs for `x` change as the weights move along a direction: (∂ outputs / ∂θ) · along.
+
+    None where they do not, as the features of a network that is frozen.
+    """
     with forward_ad.dual_level(), net.parts.using(virtual=True):
         dual: dict[str, Any] = {}
         for name, weight, tangent in zip(names, weights, along, strict=True):
