@@ -88,6 +88,7 @@ class Loader:
         self.y = {name: self._move(given) for name, given in labels.items()}
         for table in (self.rows, self.y):
             table["both"] = torch.cat([table["noisy"], table["clean"]])
+        self.rows["audited"] = self.rows["noisy"] if task.known is None else self._move(task.audited)
         self._order: tuple[object, Tensor] = (None, torch.empty(0))
         self._balanced: dict[Draw, BalancedDraw] = {}
         self._store(task)
@@ -177,5 +178,5 @@ class Loader:
 
     def chunks(self, name: str, size: int) -> Iterator[Tensor]:
         """A whole part, in order, at most `size` rows at a time, without augmentation."""
-        for rows in torch.split(self.rows[name], size):
+        for rows in torch.split(self.rows[name], size) if len(self.rows[name]) else ():  # not every network takes none
             yield self.normalise(centre_crop(self.x[rows], self.crop))

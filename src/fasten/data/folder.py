@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
@@ -41,6 +42,16 @@ class _Image:
     path: Path  # the real one
 
 
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The images of a folder, none of them opened yet."""
+
+    name: str
+    columns: Columns
+    paths: list[Path]  # the real ones
+    notes: list[str]
+
+
 def read_folder(
     root: StrPath,
     *,
@@ -60,9 +71,21 @@ def read_folder(
     line `name,label` may be there, and a column `picked`; else `picked` says how rows came to be verified.) With
     `class_names`, those of a trained model, images need no label.
     """
+    found = list_folder(root, {"clean": clean, "valid": valid, "test": test}, verified, picked, class_names)
+    return make_image_rows(found.name, found.columns, found.paths, how or Decoding(), class_names, found.notes)
+
+
+def list_folder(
+    root: StrPath,
+    parts: Mapping[Role, StrPath | None],
+    verified: StrPath | None = None,
+    picked: Picked = "random",
+    class_names: Sequence[str] | None = None,
+) -> Listing:
+    """What `read_folder` reads, before any image is opened; `parts` are the folders beside `root`."""
     root = Path(root)
     name = root.name or str(root)
-    folders = _folders(root, {"clean": clean, "valid": valid, "test": test})
+    folders = _folders(root, parts)
     ignored: Counter[str] = Counter()
     images = {role: list(_images(root, folder, folders, ignored)) for role, folder in folders.items()}
     if class_names is None:
@@ -76,9 +99,9 @@ def read_folder(
         check_classes(f"{name}, {role} images", classes, {image.label for image in found if image.label is not None})
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None, picked)
     if verified is not None:
-        columns = add_verdicts(name, columns, _verdicts(Path(verified), root, columns, classes, picked))
+        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes, picked))
     notes = [f"{name}: not used: {count} {what}" for what, count in sorted(ignored.items())]
-    return make_image_rows(name, columns, [image.path for image in kept], how or Decoding(), class_names, notes)
+    return Listing(name, columns, [image.path for image in kept], notes)
 
 
 def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Path]:
@@ -217,7 +240,7 @@ def _check_clean(name: str, clean: Sequence[_Image]) -> None:
             )
 
 
-def _verdicts(
+def read_verdicts(
     path: Path, root: Path, columns: Columns, classes: Sequence[str], picked: Picked
 ) -> Iterator[tuple[int, str, Picked]]:
     """(row, label, how it was picked) for each line of a list."""
@@ -231,6 +254,8 @@ def _verdicts(
         cells = header.cells(line) if header else finder.cells(line)
         row = finder.row(cells[0], where)
         label = cells[1].strip() or columns.given[row]
+        if label is not None and label not in classes:
+            label = unescaped(label)
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         check_classes(where, classes, [label])
@@ -292,7 +317,7 @@ class _Finder:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
         if os.path.isabs(plain):
             plain = os.path.relpath(os.path.realpath(plain), self.inside.folder)
-        for known in (name, plain, f"train/{plain}"):
+        for known in (name, unescaped(name), plain, f"train/{plain}"):
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one

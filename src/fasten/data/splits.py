@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
+
+VALID_SHARE = 5  # one clean row in so many validates, where nobody says which
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +97,35 @@ def stratified_split(
             quotas.append(_shares(left, size))
             left = left - quotas[-1]
     return Split(*_deal(labels, np.arange(len(labels)), [*quotas, test_quota], rng))
+
+
+def own_split(
+    rows: Mapping[str, Rows],
+    given: Rows,
+    verified: Rows,
+    held: NDArray[np.bool_],
+    num_classes: int,
+    rng: np.random.Generator,
+) -> Split:
+    """Split users' own data; `rows` are those that the data themselves call `valid` and `test`, labels -1 if unknown.
+
+    Verified rows that are not held back are clean, all others with a given label noisy. Where nothing validates, a
+    fifth of the clean rows does, class by class, unless they are fewer than five a class.
+
+    >>> none, y = np.empty(0, np.int64), np.arange(20) % 2
+    >>> split = own_split({"valid": none, "test": none}, y, np.where(y, 1, -1), y > 1, 2, np.random.default_rng(0))
+    >>> len(split.noisy), len(split.clean), len(split.valid)
+    (10, 8, 2)
+    """
+    free = np.ones(len(given), bool)
+    free[np.concatenate([rows["valid"], rows["test"]])] = False
+    is_clean = free & (verified >= 0) & ~held
+    noisy, clean, valid = np.flatnonzero(free & ~is_clean & (given >= 0)), np.flatnonzero(is_clean), rows["valid"]
+    if not len(valid) and len(clean) >= VALID_SHARE * num_classes:
+        by_class = [rng.permutation(clean[verified[clean] == label]) for label in np.unique(verified[clean])]
+        valid = np.sort(np.concatenate([mine[: len(mine) // VALID_SHARE] for mine in by_class]))
+        clean = np.setdiff1d(clean, valid)
+    return Split(noisy, clean, valid, rows["test"])
 
 
 def _check_size(name: str, size: int) -> None:

@@ -2,7 +2,8 @@
 
 Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and if one likes `verified_label` (blank
 where nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
-Without a column of images, every other column is a feature and must hold numbers.
+`original_label`, of a repaired table, is passed over. Without a column of images, every other column is a feature and
+must hold numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
@@ -30,7 +33,7 @@ from fasten.suggest import nearest
 T = TypeVar("T")
 
 IMAGES = ("path", "file_name")
-KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked")
+KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 LONGEST_LINE = 2**24  # bytes
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
@@ -141,7 +144,44 @@ def _read_csv(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
         if "Empty CSV" in str(error):
             return pa.table({name: pa.array([], type) for name, type in types.items()}), unused
         raise ValueError(_diagnosis(path, names, delimiter, wanted, error)) from None
-    return table, unused
+    return _without_marks(table), unused
+
+
+def _without_marks(table: pa.Table) -> pa.Table:
+    """Labels and ids as they were before our own CSV files marked them against spreadsheets; paths come later."""
+    for place, name in enumerate(table.column_names):
+        if name in KNOWN and name not in IMAGES and pa.compute.any(pa.compute.starts_with(table[name], "'")).as_py():
+            plain = [None if cell is None else unescaped(cell) for cell in table[name].to_pylist()]
+            table = table.set_column(place, name, pa.array(plain, pa.string()))
+    return table
+
+
+def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path] | None]:
+    """A whole table with all its columns, what is known of its rows, and its images, none of them opened.
+
+    With `as_text`, what a CSV file holds stays the text that it is.
+    """
+    if path.suffix.lower() in (".parquet", ".pq"):
+        names = pa.parquet.read_schema(path).names
+        table = pa.parquet.read_table(path)
+    else:
+        names, delimiter = _header(path, labelled=True)
+        types = {name: pa.string() for name in names if as_text or name in KNOWN}
+        table = pa.csv.read_csv(
+            path,
+            pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
+            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(column_types=types),
+        )
+        table = _without_marks(table)
+    check_names(path.name, names, labelled=True)
+    column = next((column for column in IMAGES if column in names), None)
+    if column is None:
+        return table, columns_from_arrow(path.name, table, [str(row) for row in range(table.num_rows)]), None
+    inside, paths = Inside(path.parent), [str(text) for text in _texts(path.name, table, column)]
+    plain = [_plain_path(inside, text) for text in paths]
+    columns = columns_from_arrow(path.name, table, [_identifier(inside, text) for text in plain])
+    return table, columns, [_source(inside, text) for text in plain]
 
 
 def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
@@ -252,11 +292,17 @@ def _image_rows(
         raise ValueError(f"{name}: row {blank[0]} has no {column}; name its image, or take the row out")
     inside = Inside(folder)
     try:
-        sources = [_source(inside, str(path)) for path in paths]
+        plain = [_plain_path(inside, str(path)) for path in paths]
+        sources = [_source(inside, path) for path in plain]
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    columns = columns_from_arrow(name, table, [_identifier(inside, str(path)) for path in paths])
+    columns = columns_from_arrow(name, table, [_identifier(inside, path) for path in plain])
     return make_image_rows(name, columns, sources, how, class_names, notes)
+
+
+def _plain_path(inside: Inside, path: str) -> str:
+    """A path without the mark that our own CSV files put before what a spreadsheet would run."""
+    return unescaped(path) if path.startswith("'") and not inside(path).is_file() else path
 
 
 def _source(inside: Inside, path: str) -> Path:

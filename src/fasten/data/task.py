@@ -15,6 +15,27 @@ from fasten.data.splits import Split
 Labels = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of the labels of each row of users' own data; labels are numbers, -1 where there is none."""
+
+    ids: tuple[str, ...]
+    given: Labels  # the label a row came with
+    verified: Labels  # what somebody says who looked; not of rows that the data themselves set apart as valid or test
+    picked_random: NDArray[np.bool_]  # verified, and picked at random for it: these tell of the others
+    held: NDArray[np.bool_]  # of these, the ones whose verdict training does not see
+
+    def take(self, rows: Labels) -> Known:
+        """Some of the rows."""
+        ids = tuple(self.ids[row] for row in rows.tolist())
+        return Known(ids, self.given[rows], self.verified[rows], self.picked_random[rows], self.held[rows])
+
+    @property
+    def trained(self) -> NDArray[np.bool_]:
+        """Rows whose verdict is settled: training may have seen it."""
+        return np.asarray((self.verified >= 0) & ~self.held)
+
+
 @dataclass(frozen=True)
 class Task:
     """Rows, how they are split, and the labels of each part.
@@ -38,6 +59,9 @@ class Task:
     pad: int = 0  # zero padding before a random crop
     flip: bool = False  # random horizontal flips
     crop: int | None = None  # pixels of a side that the network sees: anywhere in training, else in the middle
+    known: Known | None = None  # of all rows of x; None: a known data set
+    notes: tuple[str, ...] = ()  # sentences for the user, from the reading of the data
+    feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
 
     def __post_init__(self) -> None:
         parts = {"given": (self.given, self.split.noisy), "clean": (self.clean, self.split.clean)}
@@ -66,9 +90,23 @@ class Task:
         return (self.x.shape[3], *(self.x.shape[1:3] if self.crop is None else (self.crop, self.crop)))
 
     @property
+    def audited(self) -> Labels:
+        """The rows of x whose given label is judged, in the order of the column `row` of labels.csv.
+
+        These are the noisy rows; of users' own data, also the verified ones that carry a given label.
+        """
+        if self.known is None:
+            return self.split.noisy
+        apart = np.zeros(len(self.x), bool)
+        apart[np.concatenate([self.split.valid, self.split.test])] = True
+        return np.flatnonzero((self.known.given >= 0) & (~apart | self.known.trained))
+
+    @property
     def ids(self) -> Sequence[str] | Labels:
-        """What the noisy rows are called: an image by its file, anything else by its row in the data set."""
-        rows = self.split.noisy
+        """What the audited rows are called: by their own ids, an image by its file, else by the row in the data set."""
+        rows = self.audited
+        if self.known is not None:
+            return self.known.take(rows).ids
         return [self.x.keys[row] for row in rows.tolist()] if isinstance(self.x, ImageFiles) else rows
 
     @property

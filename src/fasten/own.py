@@ -1,0 +1,328 @@
+"""Users' own data: how they are read, split, normalised and trained on unless one says otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fasten.contract import Recipe
+from fasten.data.arrays import read_npz
+from fasten.data.decoding import Decoding, Images
+from fasten.data.folder import read_folder, read_verdicts
+from fasten.data.hub import is_hub_folder, read_hub
+from fasten.data.images import ImageFiles
+from fasten.data.noise import corrupt, parse_noise
+from fasten.data.rows import Rows, add_verdicts
+from fasten.data.splits import Split, own_split
+from fasten.data.table import read_table
+from fasten.data.task import Known, Task
+from fasten.evidence import hold_back
+from fasten.streams import numpy_stream
+
+Labels = NDArray[np.int64]
+
+# What the command line calls the fields of `Own`.
+FLAGS = {
+    **{"clean": "--clean-folder", "valid": "--valid", "test": "--test", "verified": "--verified", "size": "--size"},
+    **{"max_bad": "--max-bad", "min_precision": "--min-precision"},
+}
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+ARRAYS = ".npz"
+CHUNK = 8192  # rows whose mean is taken at a time
+SAMPLED = 2000  # images from which the mean colour is taken
+CONSTANT = 1e-6  # of a column's mean: less spread than this is float32 rounding
+
+# Pixels of a side, up to which a network is the right one; without a GPU the small one is, up to the second of these.
+SMALL_IMAGE = 16
+MIDDLE_IMAGE = 64
+EPOCHS = 30
+
+# For rows of features, chosen on digits' pixels, Gaussians and clusters of 1,400 to 100,000 rows: docs/my-table.md.
+UPDATES = 100  # of an epoch, at least, before a batch grows beyond 100 rows
+MOST_AT_ONCE = 1000
+VISITS = 1_200_000  # of rows in all epochs, beyond which these become fewer
+FEWEST_EPOCHS = 6
+FEATURES_DECAY = 0.01
+
+PAD_SHARE = 8  # one pixel of so many is padded on each side before a random crop
+
+
+@dataclass(frozen=True)
+class Own:
+    """How users' own data are read, and the precision their corrections must keep; plain values.
+
+    >>> Own.from_json(Own(size=64, verified="checked.txt").to_json()).verified
+    'checked.txt'
+    """
+
+    clean: str | None = None  # a folder of clean images
+    valid: str | None = None  # a folder of images
+    test: str | None = None
+    verified: str | None = None  # a list of verified names, or a CSV file with names and labels
+    size: int | None = None  # of images, in pixels
+    max_bad: int = Decoding.max_bad  # images that may be unreadable
+    min_precision: float | None = None  # of the corrections
+
+    def __post_init__(self) -> None:
+        self.decoding()
+        if self.min_precision is not None and not 0 < self.min_precision < 1:
+            raise ValueError(
+                f"the precision to keep must be between 0 and 1, got {self.min_precision:g}; write 95% as 0.95"
+            )
+
+    def decoding(self, shape: Sequence[int] | None = None) -> Decoding:
+        """How images are read; `shape` is that of a trained model's examples, (channels, height, width)."""
+        if shape is None or len(shape) != 3:
+            return Decoding(self.size, max_bad=self.max_bad)
+        channels: Literal[1, 3] = 1 if shape[0] == 1 else 3
+        return Decoding((shape[1], shape[2]), channels, self.max_bad)
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        return {key: value for key, value in asdict(self).items() if value != getattr(Own, key)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any] | None) -> Own:
+        known = {field.name for field in fields(Own)}
+        return Own(**{key: value for key, value in (values or {}).items() if key in known})
+
+
+def is_path(data: str) -> bool:
+    """Whether this names a file or folder of a user's own: it is there, or looks like one.
+
+    >>> is_path("photos/"), is_path("items.csv"), is_path("cifar10")
+    (True, True, False)
+    """
+    return os.sep in data or "/" in data or Path(data).suffix.lower() in (*TABLES, ARRAYS) or Path(data).exists()
+
+
+def read_rows(
+    path: str,
+    own: Own,
+    class_names: Sequence[str] | None = None,
+    labelled: bool = True,
+    *,
+    shape: Sequence[int] | None = None,
+    feature_names: Sequence[str] | None = None,
+) -> Rows:
+    """The rows of a folder, table or array file.
+
+    `class_names`, `shape` and `feature_names` are those of a trained model, as its record's `data` has them; then rows
+    need a label only if `labelled`.
+    """
+    place, how = Path(path), own.decoding(shape)
+    if place.is_dir() and not is_hub_folder(place):
+        rows = read_folder(
+            place,
+            clean=own.clean,
+            verified=own.verified,
+            valid=own.valid,
+            test=own.test,
+            how=how,
+            class_names=class_names,
+        )
+    else:
+        _check_one_file(path, own)
+        rows = _read_file(place, how, class_names, feature_names)
+        rows = rows if own.verified is None else _with_verdicts(rows, Path(own.verified), place)
+    if class_names is not None and labelled:
+        _check_labelled(rows)
+    if shape is not None:
+        _check_shape(rows, tuple(shape))
+    return rows
+
+
+def _check_one_file(path: str, own: Own) -> None:
+    """Tables and arrays say themselves which rows are what."""
+    for key in ("clean", "valid", "test"):
+        if getattr(own, key) is not None:
+            raise ValueError(
+                f"{FLAGS[key]} is for folders of images; {path} says such things itself, by the columns "
+                "verified_label and split, or by arrays such as x_clean and x_test"
+            )
+
+
+def _read_file(
+    path: Path, how: Decoding, class_names: Sequence[str] | None, feature_names: Sequence[str] | None
+) -> Rows:
+    if path.is_dir():
+        return read_hub(path, how=how, class_names=class_names, feature_names=feature_names)
+    if path.suffix.lower() == ARRAYS:
+        return read_npz(path, class_names=class_names)
+    if path.suffix.lower() in TABLES:
+        return read_table(path, how=how, class_names=class_names, feature_names=feature_names)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}; say where the data lie")
+    raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
+
+
+def _with_verdicts(rows: Rows, verified: Path, path: Path) -> Rows:
+    folder = path if path.is_dir() else path.parent
+    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names, "random")
+    columns = add_verdicts(rows.name, rows.columns, verdicts)
+    return replace(rows, verified=columns.verified, picked=columns.picked)
+
+
+def _check_labelled(rows: Rows) -> None:
+    bare = np.flatnonzero(rows.judged_codes() < 0)
+    if len(bare):
+        raise ValueError(
+            f"{rows.name}: {len(bare)} of the {len(rows)} rows have no label that the model knows, first "
+            f"{rows.ids[bare[0]]!r}; give each one, or take them out"
+        )
+
+
+def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
+    found = shape_of(rows.x)
+    if found != shape:
+        came, wanted = ("×".join(map(str, size)) for size in (found, shape))
+        raise ValueError(f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give such")
+
+
+def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
+    """Of one example as a network sees it: (channels, height, width) or (features,)."""
+    return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
+
+
+def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
+    """Split what was read. With noise, the labels as they are count as the truth, and noisy ones are made of them.
+
+    >>> from fasten.data.arrays import rows_from_arrays
+    >>> rows = rows_from_arrays(np.eye(4), list("abab"), y_verified=["a", None, None, None], picked=["chosen"] * 4)
+    >>> task = make_own_task(rows, seed=0)
+    >>> task.split.noisy.tolist(), task.split.clean.tolist(), task.clean.tolist(), task.ids
+    ([1, 2, 3], [0], [0], ('0', '1', '2', '3'))
+    """
+    parts = {"valid": rows.rows_of("valid"), "test": rows.rows_of("test")}
+    judged, given, transition = rows.judged_codes(), rows.given_codes(), None
+    apart = np.isin(np.arange(len(rows)), np.concatenate(list(parts.values())))
+    if parse_noise(noise).kind != "none":
+        touched = np.flatnonzero((given >= 0) & ~apart)
+        made = corrupt(judged[touched], parse_noise(noise), rows.num_classes, numpy_stream(seed, "noise"))
+        given[touched], transition = made.labels, made.transition
+    verified = np.where(apart, -1, rows.verified_codes())
+    picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)
+    held = hold_back(given, verified, picked_random, seed)
+    known = Known(rows.ids, given, verified, picked_random, held)
+    split = own_split(parts, given, verified, held, rows.num_classes, numpy_stream(seed, "split"))
+    _check_split(rows, split)
+    x = _in_memory(rows.x)
+    mean, std = _moments(x, split.noisy)
+    return Task(
+        name=rows.name,
+        x=x,
+        split=split,
+        given=given[split.noisy],
+        clean=verified[split.clean],
+        valid=judged[split.valid],
+        test=judged[split.test],
+        class_names=rows.class_names,
+        truth=None if transition is None else judged[split.noisy],
+        transition=transition,
+        mean=mean,
+        std=std,
+        pad=_pad(x.shape[1:3]) if x.ndim == 4 else 0,
+        known=known,
+        notes=(*rows.notes, *_notes(known, split)),
+        feature_names=rows.feature_names,
+    )
+
+
+def make_test_task(rows: Rows, data: Mapping[str, Any]) -> Task:
+    """New rows for a trained model, all of them test rows, or those that say so; `data` is of the model's record.
+
+    Rows without a label are judged as of class 0: predict them, but do not count how many are right.
+    """
+    split_says = rows.rows_of("test")
+    test = split_says if len(split_says) else np.arange(len(rows))
+    none = np.empty(0, np.int64)
+    known = Known(rows.ids, rows.given_codes(), rows.verified_codes(), *(np.zeros((2, len(rows)), bool)))
+    return Task(
+        name=rows.name,
+        x=_in_memory(rows.x),
+        split=Split(none, none, none, test),
+        given=none,
+        clean=none,
+        valid=none,
+        test=np.maximum(rows.judged_codes()[test], 0),
+        class_names=rows.class_names,
+        mean=tuple(data["mean"]),
+        std=tuple(data["std"]),
+        known=known,
+        notes=rows.notes,
+        feature_names=rows.feature_names,
+    )
+
+
+def _check_split(rows: Rows, split: Split) -> None:
+    if not len(split.noisy):
+        raise ValueError(
+            f"{rows.name} has no row whose label is in doubt: all are verified, or set apart for validation and test; "
+            "add rows with labels that nobody checked"
+        )
+
+
+def _notes(known: Known, split: Split) -> list[str]:
+    """What the run cannot say for lack of rows."""
+    notes = []
+    if not (known.picked_random & (known.given >= 0)).any():
+        notes.append(
+            "no row with a given label was verified at random, so the probabilities that labels are wrong are "
+            "uncalibrated, and T is a model's estimate"
+        )
+    if not len(split.valid):
+        notes.append("fewer than five clean rows a class and no validation rows: the last epoch is used as it is")
+    if not len(split.test):
+        notes.append("there are no test rows, so no test accuracy")
+    return notes
+
+
+def _in_memory(x: NDArray[Any] | ImageFiles) -> NDArray[Any] | ImageFiles:
+    """Images that were decoded once and kept as the array that they are."""
+    return np.asarray(x) if isinstance(x, Images) and x.nbytes <= Decoding.cache_bytes else x
+
+
+def _moments(x: NDArray[Any] | ImageFiles, rows: Labels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the noisy rows, of each feature or of each channel of pixels in [0, 1]."""
+    if x.ndim == 4:
+        pixels = x[rows[:: max(1, len(rows) // SAMPLED)]].reshape(-1, x.shape[3])
+        mean, std = pixels.mean(0, dtype=np.float64) / 255, pixels.std(0, dtype=np.float64) / 255
+    else:
+        parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+        mean = sum(x[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
+        std = np.sqrt(sum(((x[part] - mean) ** 2).sum(0) for part in parts) / len(rows))
+    std = np.where(std > CONSTANT * np.abs(mean), std, 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _pad(size: Sequence[int]) -> int:
+    """Larger images are seen through crops that move a little; none are mirrored, as letters would suffer."""
+    return 0 if min(size) <= SMALL_IMAGE else min(size) // PAD_SHARE
+
+
+def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_type: str) -> Recipe:
+    """Network, length and rates for examples of a shape, (channels, height, width) or (features,).
+
+    >>> auto_recipe((512,), 100_000, 20, "cpu").net, auto_recipe((3, 32, 32), 5000, 10, "cuda").net
+    ('mlp', 'resnet18')
+    """
+    if len(shape) == 1:
+        return _features_recipe(num_rows, num_classes)
+    side, small = min(shape[1:]), MIDDLE_IMAGE if device_type == "cpu" else SMALL_IMAGE
+    net = "small-cnn" if side <= small else "resnet18" if side <= MIDDLE_IMAGE else "imagenet-resnet18"
+    return replace(Recipe(net), batch_size=max(100, num_classes)).scaled(EPOCHS)
+
+
+def _features_recipe(num_rows: int, num_classes: int) -> Recipe:
+    """Large batches where there are many rows, since small ones would only wait for Python, and fewer epochs."""
+    batch_size = max(100, num_classes, min(MOST_AT_ONCE, num_rows // UPDATES))
+    epochs = min(EPOCHS, max(FEWEST_EPOCHS, VISITS // max(1, num_rows)))
+    recipe = Recipe("mlp", batch_size=batch_size, weight_decay=FEATURES_DECAY)
+    return recipe.scaled(epochs)

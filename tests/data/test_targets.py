@@ -1,0 +1,36 @@
+"""The classes that labels of any kind make."""
+
+import numpy as np
+import pytest
+
+from fasten.data.targets import known_texts, make_classes
+
+
+@pytest.mark.parametrize(
+    ("y", "clean", "verified", "expected"),
+    [
+        (np.array([3, 1]), ["2"], None, [1, 2, 3]),
+        (np.array([3, 1], object), ["2"], None, [1, 2, 3]),
+        (np.array([3.0, 1.0]), None, ["2", None], [1.0, 2.0, 3.0]),
+        (np.array(["b", "a"]), ["longer"], ["c", None], ["a", "b", "c", "longer"]),
+        (np.array(["10", "9"]), None, ["5", None], ["10", "5", "9"]),  # scikit-learn sorts texts as texts
+        (np.array([True, True]), ["False"], None, [False, True]),
+        (np.array([0, 1]), None, ["-1", "1"], [0, 1]),  # nobody checked
+        (np.array([-1, 1]), None, ["-1", None], [-1, 1]),
+        (np.array([0, 1]), ["-1"], None, [-1, 0, 1]),
+    ],
+)
+def test_classes_are_sorted_and_of_the_kind_of_y(y, clean, verified, expected):
+    found = make_classes(y, known_texts(y, "y"), clean, verified)
+    assert found.tolist() == expected
+    assert [type(value) for value in found.tolist()] == [type(value) for value in expected]
+
+
+def test_labels_of_two_kinds_are_refused():
+    with pytest.raises(ValueError, match="y holds numbers, but some verified label is none"):
+        make_classes(np.array([0, 1]), ["0", "1"], None, ["cat", None])
+
+
+def test_one_class_is_none():
+    with pytest.raises(ValueError, match="two classes or more"):
+        make_classes(np.array([0, 0]), ["0", "0"], None, None)
