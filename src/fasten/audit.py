@@ -8,12 +8,13 @@ training step, which describes labels already corrected.
 import csv
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fasten.cells import escaped, unescaped
 from fasten.files import write_text
 from fasten.metrics import transition_from_counts
 
@@ -25,9 +26,6 @@ CHUNK = 4096
 
 # A product of probabilities below this has lost its digits to underflow, so it counts as zero.
 VANISHED = float(np.finfo(np.float64).tiny)
-
-# A cell that begins so is a formula to a spreadsheet, whoever wrote it.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 # Rows of a matrix typed by hand, or rounded to a few digits, sum to one only about.
 ROW_SUM_TOLERANCE = 1e-3
@@ -68,6 +66,38 @@ def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:
     return out
 
 
+class Judged(NamedTuple):
+    """Of each row: the probability that its given label is wrong, the most probable label, and its probability.
+
+    `suggested` is the given label if it ties.
+    """
+
+    p_wrong: NDArray[np.float64]
+    suggested: NDArray[np.int64]
+    p_suggested: NDArray[np.float64]
+
+
+def judge(post: Floats, given: Ints) -> Judged:
+    """What a posterior says of the given labels.
+
+    >>> judge(np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([0, 1])).suggested.tolist()
+    [1, 1]
+    """
+    p_given = post[np.arange(len(given)), given].astype(np.float64)
+    best = post.argmax(1)
+    p_best = post[np.arange(len(best)), best].astype(np.float64)
+    # A rounded probability may exceed one by a hair.
+    return Judged(np.clip(1 - p_given, 0, 1), np.where(p_given >= p_best, given, best), p_best)
+
+
+def judge_examples(probs: Floats, T: Floats, given: Ints) -> Judged:
+    """The same from p(y | x) and T, without a posterior of all rows in memory."""
+    starts = range(0, len(probs), CHUNK) or (0,)
+    slices = [slice(start, start + CHUNK) for start in starts]
+    parts = [judge(posterior(probs[part], T, given[part]), given[part]) for part in slices]
+    return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
 def label_table(
     ids: Sequence[Any] | NDArray[Any], given: Ints, post: Floats, class_names: Sequence[Any], threshold: float = 0.5
 ) -> pd.DataFrame:
@@ -80,26 +110,33 @@ def label_table(
     >>> table[["row", "id", "given", "p_wrong", "corrected"]].values.tolist()
     [[1, 'b', 'cat', 0.75, 'dog'], [0, 'a', 'cat', 0.0, 'cat']]
     """
-    p_given = post[np.arange(len(given)), given].astype(np.float64)
-    best = post.argmax(1)
-    p_best = post[np.arange(len(best)), best].astype(np.float64)
-    suggested = np.where(p_given >= p_best, given, best)
-    p_wrong = np.clip(1 - p_given, 0, 1)  # a rounded probability may exceed one by a hair
-    is_issue = p_wrong > threshold
+    judged = judge(post, given)
+    return make_table(ids, given, judged, judged.p_wrong > threshold, class_names)
+
+
+def make_table(
+    ids: Sequence[Any] | NDArray[Any],
+    given: Ints,
+    judged: Judged,
+    is_issue: NDArray[np.bool_],
+    class_names: Sequence[Any],
+    rank: Floats | None = None,
+) -> pd.DataFrame:
+    """The same from what is already known of each row; `rank` is highest for the first, by default p_wrong."""
     names = pd.Index(list(class_names))
     table = pd.DataFrame(
         {
             "row": np.arange(len(given)),
             "id": list(ids),
             "given": names.take(given),
-            "suggested": names.take(suggested),
-            "p_wrong": p_wrong,
-            "p_suggested": p_best,
+            "suggested": names.take(judged.suggested),
+            "p_wrong": judged.p_wrong,
+            "p_suggested": judged.p_suggested,
             "is_issue": is_issue,
-            "corrected": names.take(np.where(is_issue, suggested, given)),
+            "corrected": names.take(np.where(is_issue, judged.suggested, given)),
         }
     )
-    return table.iloc[np.argsort(-p_wrong, kind="stable")].reset_index(drop=True)
+    return table.iloc[np.argsort(-(judged.p_wrong if rank is None else rank), kind="stable")].reset_index(drop=True)
 
 
 def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -112,7 +149,8 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     ...     print((pathlib.Path(folder) / "labels.csv").read_text().splitlines()[1])
     0,'=1+1,cat,dog,0.75,0.75,true,dog
     """
-    text = {name: table[name].map(escaped) for name in ("id", "given", "suggested", "corrected")}
+    texts = [name for name in ("id", "given", "suggested", "corrected", "verified") if name in table]
+    text = {name: table[name].map(escaped) for name in texts}
     is_issue = table["is_issue"].map({True: "true", False: "false"})
     write_text(path, _csv(table.assign(**text, is_issue=is_issue)))
 
@@ -152,7 +190,7 @@ def read_transition(path: str | os.PathLike[str]) -> tuple[NDArray[np.float64], 
             f"{path} is not a transition matrix: expected a header with the given classes, then one line per true "
             f"class in the same order, each with its name and {len(names)} numbers; got {max(len(lines) - 1, 0)} lines"
         )
-    return _checked_rows(path, names, [line[1:] for line in lines[1:]]), [_unescaped(name) for name in names]
+    return _checked_rows(path, names, [line[1:] for line in lines[1:]]), [unescaped(name) for name in names]
 
 
 def _checked_rows(path: str | os.PathLike[str], names: list[str], cells: list[list[str]]) -> NDArray[np.float64]:
@@ -208,17 +246,3 @@ def _csv(table: pd.DataFrame) -> str:
         return text
     # Python before 3.13 leaves a lone carriage return unquoted, and readers end the row there.
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-
-
-def escaped(cell: Any) -> Any:
-    """Text with an apostrophe before what a spreadsheet would run; one more where it has some, so it can be undone.
-
-    >>> escaped("=1+1"), escaped(-1)
-    ("'=1+1", -1)
-    """
-    is_formula = isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA_STARTS)
-    return f"'{cell}" if is_formula else cell
-
-
-def _unescaped(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA_STARTS) else cell

@@ -1,6 +1,6 @@
 """Probabilities that mean what they say: a map fitted to held-back verified rows, and how far off they are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,14 @@ EDGE = 1e-6  # p_wrong nearer to 0 or 1 is rounding, and its log-odds would rule
 
 @dataclass(frozen=True)
 class Reliability:
-    """Brier score and expected calibration error of probabilities; None without rows."""
+    """Brier score and expected calibration error of probabilities; None without rows.
+
+    `bins` are the parts of [0, 1] that hold any: mean probability, share that happened, rows.
+    """
 
     brier: float | None
     ece: float | None
+    bins: list[list[float]] = field(default_factory=list, repr=False)  # lists, as a record holds them
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,17 @@ def calibrate(p_wrong: Floats, wrong: Bools) -> Calibration:
         needed = f"calibration takes {MIN_HELD} rows, {MIN_EACH} of them wrong and {MIN_EACH} right"
         why = f"{n} held-back rows, {num_wrong} of them wrong: {needed}"
         return Calibration(n, num_wrong, before, uncalibrated=why)
-    z, unseen, fold = _log_odds(p_wrong), np.empty(n), np.empty(n, np.int64)
-    fold[np.lexsort((z, wrong))] = np.arange(n) % FOLDS  # each fold has its share of all kinds of rows
+    after = reliability(calibrated_unseen(p_wrong, wrong), wrong)
+    return Calibration(n, num_wrong, before, after, *_fit(_log_odds(p_wrong), wrong))
+
+
+def calibrated_unseen(p_wrong: Floats, wrong: Bools) -> Floats:
+    """Each row's probability by a map that was fitted to other rows: what is measured with it is not too good."""
+    z, unseen, fold = _log_odds(p_wrong), np.empty(len(wrong)), np.empty(len(wrong), np.int64)
+    fold[np.lexsort((z, wrong))] = np.arange(len(wrong)) % FOLDS  # each fold has its share of all kinds of rows
     for f in range(FOLDS):
         unseen[fold == f] = _mapped(z[fold == f], *_fit(z[fold != f], wrong[fold != f]))
-    return Calibration(n, num_wrong, before, reliability(unseen, wrong), *_fit(z, wrong))
+    return unseen
 
 
 def reliability(p: Floats, happened: Bools) -> Reliability:
@@ -79,8 +89,10 @@ def reliability(p: Floats, happened: Bools) -> Reliability:
     if len(p) == 0:
         return Reliability(None, None)
     part = np.minimum((p * BINS).astype(np.int64), BINS - 1)
+    rows, mean, share = (np.bincount(part, weights) for weights in (None, p, happened))
+    bins = [[round(mean[b] / rows[b], 6), round(share[b] / rows[b], 6), int(rows[b])] for b in np.flatnonzero(rows)]
     gaps = np.abs(np.bincount(part, p - happened))
-    return Reliability(float(((p - happened) ** 2).mean()), float(gaps.sum() / len(p)))
+    return Reliability(float(((p - happened) ** 2).mean()), float(gaps.sum() / len(p)), bins)
 
 
 def _log_odds(p: Floats) -> NDArray[np.float64]:

@@ -76,7 +76,8 @@ class ThresholdChoice:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "tested": [{**asdict(cut), "low": cut.low} for cut in self.tested]}
+        tested = [{**asdict(cut), "low": cut.low} for cut in self.tested]
+        return {**asdict(self), "tested": tested, "sentence": self.sentence}
 
 
 def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:

@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fasten import audit, metrics
-from fasten.data.task import Task
+from fasten import metrics
+from fasten.data.task import Known, Task
 from fasten.engine import Row, predict
+from fasten.evidence import Evidence
+from fasten.findings import Findings, find
 from fasten.loader import Loader
 from fasten.nets import TwoHead
 from fasten.ops.transition import estimate_transition
@@ -70,37 +72,62 @@ class Watch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers for the record, and what labels.csv and transition.csv are made of."""
+    """The numbers for the record, and what labels.csv, transition.csv and probabilities.npy are made of."""
 
     scores: dict[str, Any]
     test_accuracy: float | None
-    posterior: NDArray[np.floating[Any]]  # (rows, N): P(true | example, given label)
-    transition: NDArray[np.float64]  # T of the given labels
+    probs: NDArray[np.floating[Any]]  # (audited rows, N): p(y | x)
+    findings: Findings
+    known: Known  # of the same rows
+
+    @property
+    def transition(self) -> NDArray[np.float64]:
+        """T of the given labels."""
+        return self.findings.transition
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What randomly verified rows say."""
+        return self.findings.evidence
 
 
-def evaluate(method: nn.Module, task: Task, loader: Loader) -> Evaluation:
-    """Everything about a method as it stands."""
-    test = _probabilities(method, loader, "test")
-    noisy = _probabilities(method, loader, "noisy")
-    T = audit.given_transition(noisy, task.given, task.num_classes)
-    posterior = audit.posterior(noisy, T, task.given)
-    rows = np.arange(len(noisy))
-    suspicion = {"minus_p_given": -noisy[rows, task.given], "posterior": 1 - posterior[rows, task.given]}
-    suspicion |= _own_suspicion(method, task)
+def evaluate(
+    method: nn.Module, task: Task, loader: Loader, min_precision: float | None = None, seed: int = 0
+) -> Evaluation:
+    """Everything about a method as it stands; `min_precision` is what the corrections of labels must keep."""
+    test = predict(method, loader, "test").double().cpu().numpy()
+    probs = predict(method, loader, "audited").cpu().numpy()
+    known = audited_known(task)
+    found = find(probs, known, task.num_classes, min_precision, seed)
+    noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else slice(None)
     corrected = _table(method, "soft_labels")
     scores = {
         "test_nll": metrics.nll(test, task.test),
-        "relabel": metrics.relabel_scores(noisy, task.truth, task.given),
+        "relabel": metrics.relabel_scores(probs[noisy], task.truth, task.given),
         "relabel_corrected": None if corrected is None else metrics.relabel_scores(corrected, task.truth, task.given),
-        "detection": {n: metrics.detection_scores(s, task.truth, task.given) for n, s in suspicion.items()},
-        "transition": _compare(T, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
+        "detection": _detection(method, task, probs[noisy], found.judged.p_wrong[noisy]),
+        "transition": _compare(found.transition, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
     }
-    return Evaluation(scores, metrics.accuracy(test, task.test), posterior, T)
+    if task.known is not None:
+        scores["evidence"] = None if found.evidence is None else found.evidence.to_json()
+    return Evaluation(scores, metrics.accuracy(test, task.test), probs, found, known)
 
 
-def _probabilities(method: nn.Module, loader: Loader, part: str) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = predict(method, loader, part).double().cpu().numpy()
-    return found
+def audited_known(task: Task) -> Known:
+    """What is known of the audited rows; of a known data set's, the given label and nothing else."""
+    if task.known is not None:
+        return task.known.take(task.audited)
+    no = np.zeros(len(task.given), bool)
+    return Known(tuple(map(str, task.ids)), task.given, np.full(len(no), -1), no, no)
+
+
+def _detection(
+    method: nn.Module, task: Task, probs: NDArray[np.floating[Any]], p_wrong: NDArray[np.float64]
+) -> dict[str, Any]:
+    """How well wrong labels are found, by each score of suspicion."""
+    suspicion = {"minus_p_given": -probs[np.arange(len(probs)), task.given], "posterior": p_wrong}
+    suspicion |= _own_suspicion(method, task)
+    return {name: metrics.detection_scores(score, task.truth, task.given) for name, score in suspicion.items()}
 
 
 def _own_suspicion(method: nn.Module, task: Task) -> dict[str, NDArray[np.float64]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.calibration import Calibration, calibrate
+from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
 from fasten.statistics import LEVEL, beta_quantile
@@ -244,8 +244,9 @@ def gather(
 ) -> Evidence:
     """All of the above for one run. `p_wrong` and `suggested` come from a model that has not seen verdicts of `held`.
 
-    `corrections` are those at the usual threshold, 1/2. `probs` are the model's, for `instance_dependence`, of which
-    only the random rows that are not held back are read; without them nothing is said of it.
+    `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
+    the model's, for `instance_dependence`, of which only the random rows that are not held back are read; without them
+    nothing is said of it.
 
     >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
     >>> found = gather(n, np.array([1, 0, 0, -1]), n == 0, held, np.array([0.9, 0.2, 0.2, 0.8]), 1 - n, 2)
@@ -255,7 +256,8 @@ def gather(
     random = picked_random & (verified >= 0) & (given >= 0)
     held = held & random
     g, v, p, s = given[held], verified[held], p_wrong[held], suggested[held]
-    choice, dependence = None, None
+    calibration, choice, dependence = calibrate(p, g != v), None, None
+    shown = p if calibration.uncalibrated else calibrated_unseen(p, g != v)
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
     if probs is not None:
@@ -265,8 +267,8 @@ def gather(
         num_random=int(random.sum()),
         num_held=int(held.sum()),
         transition=counted_posterior(verified[random], given[random], num_classes),
-        calibration=calibrate(p, g != v),
-        corrections=correction_scores(g, np.where(p > FLOOR, s, g), v),
+        calibration=calibration,
+        corrections=correction_scores(g, np.where(shown > FLOOR, s, g), v),
         threshold=choice,
         dependence=dependence,
     )
