@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 from markupsafe import Markup
@@ -375,9 +375,12 @@ def _rows(matrix: Matrix, names: Sequence[str], room: float, cell: float) -> Mar
     """One path for each shade, in units of a cell, and one spot for each row: small at any N."""
     paths: dict[int, list[str]] = {}
     for i, row in enumerate(matrix):
-        for j, value in enumerate(row):
-            if level := round(SHADES * shade(value or 0.0)):
-                paths.setdefault(level, []).append(f"M{j} {i}h1v1h-1z")
+        j = 0
+        for level, alike in groupby(round(SHADES * shade(value or 0.0)) for value in row):
+            n = len(list(alike))
+            paths.setdefault(level, []).append(f"M{j} {i}h{n}v1h-{n}z")
+            j += n
+    paths.pop(0, None)
     path = Markup('<path fill-opacity="{}" d="{}"/>')
     shades = Markup("").join(path.format(round(k / SHADES, 3), "".join(d)) for k, d in sorted(paths.items()))
     spot = Markup('<rect class="spot" y="{}" width="{}" height="1"><title>{}</title></rect>')

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import TypeVar
 
-from fasten.audit import escaped
+from fasten.cells import escaped
 from fasten.experiments.spec import Measure, key
 from fasten.report.outcomes import Line, Outcome, Points, Result, paper_name
 

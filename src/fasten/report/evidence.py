@@ -1,0 +1,203 @@
+"""What the verified rows say of a run's audit: T with intervals, precision, calibration, and what to be wary of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from fasten.report.charts import Matrix, percent
+from fasten.report.values import Record, count, finite, mapping, matrix, number
+
+MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
+TOP_PAIRS = 10
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 320, 48, 20, 28, 40  # of the calibration picture
+UNCALIBRATED = (
+    "No row that carries a given label was verified at random, so the probabilities are uncalibrated and T is a "
+    "model's estimate.",
+    "To change that, verify the random rows that `fasten audit` lists with --next, and train again with them.",
+)
+
+
+@dataclass(frozen=True)
+class Share:
+    """An entry of the counted T: `k` of the `n` verified rows of a class have this label; its 95% interval."""
+
+    true: str
+    given: str
+    k: int
+    n: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """k of n rows as a share, with its 95% interval."""
+
+    name: str
+    about: str
+    share: float | None
+    k: float
+    n: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far the audit can be trusted, for the page."""
+
+    sentences: tuple[str, ...]
+    warning: str | None = None
+    classes: tuple[Share, ...] = ()
+    pairs: tuple[Share, ...] = ()
+    scores: tuple[Score, ...] = ()
+    picture: str = ""
+    counted: Matrix | None = None
+
+
+def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | None:
+    """What to say; None where the truth of all rows is known, or nothing was evaluated."""
+    evidence = mapping(evaluation, "evidence")
+    if not number(evidence, "num_random"):
+        unknown = evaluation and number(data, "noise_rate") is None
+        return Trust(UNCALIBRATED, _warning(evidence)) if unknown else None
+    transition = mapping(evidence, "transition")
+    shares = _shares(transition, names)
+    right = sorted((share for share in shares if share.true == share.given), key=lambda share: share.mean)
+    wrong = sorted((share for share in shares if share.true != share.given and share.k), key=lambda share: -share.mean)
+    return Trust(
+        sentences=tuple(_sentences(evidence)),
+        warning=_warning(evidence),
+        classes=tuple(right[:MAX_CLASSES]),
+        pairs=tuple(wrong[:TOP_PAIRS]),
+        scores=tuple(_scores(mapping(evidence, "corrections"))),
+        picture=_reliability_picture(mapping(evidence, "calibration")),
+        counted=matrix(transition.get("mean")),
+    )
+
+
+def _warning(evidence: Record) -> str | None:
+    text = mapping(evidence, "dependence").get("warning")
+    return f"{text[:1].upper()}{text[1:]}." if isinstance(text, str) and text else None
+
+
+def _sentences(evidence: Record) -> list[str]:
+    random, held = number(evidence, "num_random") or 0, number(evidence, "num_held") or 0
+    found = [
+        f"{count(random)} rows that carry a given label were verified at random: T is counted from them. "
+        f"{count(held)} of them were held back, their verdict hidden from training: calibration and precision come "
+        "from these alone. Intervals hold 95%."
+    ]
+    calibration = mapping(evidence, "calibration")
+    why = calibration.get("uncalibrated")
+    if isinstance(why, str):
+        found.append(f"The probabilities are uncalibrated: {why}.")
+    elif (after := number(mapping(calibration, "after"), "ece")) is not None:
+        before = number(mapping(calibration, "before"), "ece")
+        was = "" if before is None else f", where the model's own are off by {percent(before)}"
+        found.append(
+            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}."
+        )
+    choice = mapping(evidence, "threshold").get("sentence")
+    if isinstance(choice, str) and choice:
+        found.append(f"{choice[:1].upper()}{choice[1:]}.")
+    return found
+
+
+def _scores(corrections: Record) -> list[Score]:
+    about = {
+        "precision": ("Corrections that are right", "of the labels that were changed among the held-back rows"),
+        "recall": ("Wrong labels that are found", "of the wrong labels among the held-back rows"),
+    }
+    scores = []
+    for key, (name, text) in about.items():
+        part = mapping(corrections, key)
+        k, n = number(part, "k"), number(part, "n")
+        if k is not None and n is not None:
+            share = k / n if n else None
+            scores.append(Score(name, text, share, k, n, number(part, "low"), number(part, "high")))
+    return scores
+
+
+def _shares(transition: Record, names: Sequence[str]) -> list[Share]:
+    """All entries of the counted T whose class has verified rows."""
+    parts = [matrix(transition.get(key)) for key in ("counts", "mean", "low", "high")]
+    if any(part is None or len(part) != len(names) for part in parts):
+        return []
+    counts, mean, low, high = ([[entry or 0.0 for entry in row] for row in part] for part in parts if part)
+    return [
+        Share(names[i], names[j], round(counts[i][j]), round(sum(counts[i])), mean[i][j], low[i][j], high[i][j])
+        for i in range(len(names))
+        for j in range(len(names))
+        if sum(counts[i])
+    ]
+
+
+def _reliability_picture(calibration: Record) -> Markup:
+    """Mean p_wrong against the share of wrong labels, by tenths: as the model says it, and calibrated."""
+    kinds = (("before", "as the model says", "s1"), ("after", "calibrated", "s0"))
+    bins = {key: _bins(mapping(calibration, key).get("bins")) for key, _, _ in kinds}
+    shown = [kind for kind in kinds if bins[kind[0]]]
+    if not shown:
+        return Markup("")
+    most = max(rows for found in bins.values() for _, _, rows in found)
+    curves = [_curve(bins[key], name, style, most) for key, name, style in shown]
+    legend = [
+        Markup('<path class="line {}" d="M{} 12h20"/><text x="{}" y="16">{}</text>').format(style, x, x + 25, name)
+        for x, (_, name, style) in zip((LEFT, LEFT + 165), shown, strict=False)
+    ]
+    return Markup(
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="Calibration: p_wrong against the share of wrong labels">'
+        '{}<g class="legend">{}</g>{}</svg>'
+    ).format(WIDTH, HEIGHT, _frame(), Markup("").join(legend), Markup("").join(curves))
+
+
+def _bins(value: Any) -> list[tuple[float, float, float]]:
+    rows = [[finite(entry) for entry in row] for row in value or () if isinstance(row, Sequence) and len(row) == 3]
+    return [(p, share, n) for p, share, n in rows if p is not None and share is not None and n]
+
+
+def _x(p: float) -> float:
+    return LEFT + p * (WIDTH - LEFT - RIGHT)
+
+
+def _y(share: float) -> float:
+    return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+
+
+def _frame() -> Markup:
+    marks = (0, 0.25, 0.5, 0.75, 1)
+    rules = Markup("").join(Markup('<path d="M{} {:.1f}H{}"/>').format(LEFT, _y(m), WIDTH - RIGHT) for m in marks)
+    text = Markup('<text x="{:.1f}" y="{:.1f}">{:g}%</text>')
+    up = Markup("").join(text.format(LEFT - 6, _y(m) + 4, 100 * m) for m in marks)
+    across = Markup("").join(text.format(_x(m), _y(0) + 17, 100 * m) for m in marks)
+    return Markup(
+        '<g class="grid">{}'
+        '<path d="M{:.1f} {:.1f}L{:.1f} {:.1f}" style="stroke:var(--soft)" stroke-dasharray="4 4"/></g>'
+        '<g class="ticks end">{}</g><g class="ticks mid">{}<text x="{:.1f}" y="{:.1f}">p_wrong</text></g>'
+    ).format(rules, _x(0), _y(0), _x(1), _y(1), up, across, _x(0.5), _y(0) + 34)
+
+
+def _curve(bins: Sequence[tuple[float, float, float]], name: str, style: str, most: float) -> Markup:
+    line = "L".join(f"{_x(p):.1f} {_y(share):.1f}" for p, share, _ in bins)
+    dot = Markup(
+        '<g class="spot"><title>{}: p_wrong {} on average, {} of {} rows wrong ({})</title>'
+        '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill-opacity=".75"/></g>'
+    )
+    dots = [
+        dot.format(
+            name, percent(p), round(share * n), count(n), percent(share), style, _x(p), _y(share), _radius(n, most)
+        )
+        for p, share, n in bins
+    ]
+    return Markup('<path class="line {}" d="M{}"/>{}').format(style, line, Markup("").join(dots))
+
+
+def _radius(rows: float, most: float) -> float:
+    return 3 + 6 * math.sqrt(rows / most)

@@ -1,0 +1,94 @@
+"""What a record holds, read with care: any value may be missing, null, or no number."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fasten.report.charts import UNKNOWN, Matrix
+
+Record = Mapping[str, Any]
+
+
+def mapping(record: Record, key: str) -> Record:
+    """A part of a record; an empty one where there is none."""
+    value = record.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def known(record: Record) -> Record:
+    """Without the entries that hold nothing but null."""
+    return {key: value for key, value in record.items() if _has_value(value)}
+
+
+def _has_value(value: Any) -> bool:
+    return any(map(_has_value, value.values())) if isinstance(value, Mapping) else value is not None
+
+
+def finite(value: Any) -> float | None:
+    """A number, None for anything else.
+
+    >>> finite(1), finite(True), finite(math.nan)
+    (1.0, None, None)
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def number(record: Record, key: str) -> float | None:
+    """The number under a key."""
+    return finite(record.get(key))
+
+
+def matrix(value: Any) -> Matrix | None:
+    """A square matrix with None for what is not known; None where the value is not one."""
+    if not isinstance(value, Sequence) or not value or isinstance(value, str):
+        return None
+    square = all(isinstance(row, Sequence) and len(row) == len(value) for row in value)
+    found = [[finite(entry) for entry in row] for row in value] if square else []
+    return found if any(entry is not None for row in found for entry in row) else None
+
+
+def or_unknown(form: Callable[[float], str]) -> Callable[[Any], str]:
+    """A way to write numbers that takes anything."""
+
+    def show(value: Any) -> str:
+        found = finite(value)
+        return UNKNOWN if found is None else form(found)
+
+    return show
+
+
+def count(value: float) -> str:
+    """A whole number.
+
+    >>> count(12345)
+    '12,345'
+    """
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(9.81), duration(6000), duration(20000)
+    ('9.8 s', '100 min', '5 h 33 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def text(value: Any) -> str:
+    """Anything in words."""
+    if value is None:
+        return UNKNOWN
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def standard_error(share: float | None, rows: float | None) -> float | None:
+    """That of a share counted on so many rows."""
+    return math.sqrt(max(share * (1 - share), 0.0) / rows) if share is not None and rows else None

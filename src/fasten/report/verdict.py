@@ -1,0 +1,105 @@
+"""What a run came to, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fasten.report.charts import percent
+from fasten.report.values import Record, count, mapping, number, standard_error
+
+AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
+METHOD_NAMES = (
+    *("AugDesc", "CausalNL", "Clean-only", "Cross-entropy", "Deep kNN", "DivideMix", "FasTEN", "FasTEN no LC"),
+    *("FasTEN oracle", "Forward", "GLC", "GLC oracle", "IF", "L2RW", "MLaC", "MLoC", "MSLC", "MW-Net"),
+    *("Naive oversampling", "T-Revision", "VolMinNet"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the run came to, in a sentence; the kind is `warn` where the clean rows alone did better."""
+
+    kind: Literal["good", "even", "warn", "open"]
+    sentence: str
+    details: tuple[str, ...] = ()
+
+
+def method_name(run: Record) -> str:
+    """The method's name as it is written in papers, which the command line has in small letters and with hyphens."""
+    name = str(run.get("method") or "A run")
+    return {known.lower().replace(" ", "-"): known for known in METHOD_NAMES}.get(name, name)
+
+
+def _gain(ours: float, alone: float, rows: float | None) -> int:
+    """Whether the clean rows alone do worse, 1, better, −1, or neither by more than their standard error, 0."""
+    error = standard_error(alone, rows) or 0.0
+    return (ours - alone > error) - (alone - ours > error)
+
+
+def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Record) -> Verdict:
+    """The clean rows alone are better where the validation rows, or lacking them the test rows, clearly say so."""
+    run, data, result = part["run"], part["data"], part["result"]
+    if not result:
+        return _unfinished(run, epochs)
+    if run.get("method") == AUDIT and gallery:
+        return Verdict("even", _labels(gallery))
+    clean = {} if run.get("method") == "clean-only" else mapping(part["references"], "clean_only")
+    plain = number(mapping(part["references"], "noisy_only"), "test_accuracy")
+    details: tuple[str, ...] = (
+        () if plain is None else (f"Plain training on the noisy rows gives {percent(plain)} on the test rows.",)
+    )
+    details += (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
+    known = {}
+    for split, name in (("valid", "validation"), ("test", "test")):
+        ours, alone = number(result, f"{split}_accuracy"), number(clean, f"{split}_accuracy")
+        if ours is not None and alone is not None:
+            known[name] = (ours, alone, number(data, f"rows_{split}"))
+    for name, (ours, alone, rows) in known.items():
+        if _gain(ours, alone, rows) < 0:
+            accuracies = f"{percent(alone)} against {percent(ours)} on {_rows(rows, name)}"
+            sentence = f"The clean rows alone do better: {accuracies}; use them alone or check more labels."
+            return Verdict("warn", sentence, _other(known, name) + details)
+    if "test" not in known:
+        return Verdict("even", _without_comparison(method_name(run), result), details)
+    ours, alone, rows = known["test"]
+    helps = _gain(ours, alone, rows) > 0
+    against = f"{_rows(number(data, 'rows_clean'), 'clean')} alone give {percent(alone)}"
+    word = "the noisy rows help" if helps else "no clear difference"
+    sentence = f"{method_name(run)} reaches {percent(ours)} on the test rows; {against}: {word}."
+    return Verdict("good" if helps else "even", sentence, details)
+
+
+def _labels(gallery: Record) -> str:
+    issues, rows, expected = (number(gallery, key) or 0.0 for key in ("issues", "rows", "expected_wrong"))
+    return f"{count(issues)} of {count(rows)} labels count as wrong; about {count(expected)} are expected to be."
+
+
+def _rows(rows: float | None, name: str) -> str:
+    return f"the {name} rows" if rows is None else f"the {count(rows)} {name} rows"
+
+
+def _other(known: Mapping[str, tuple[float, float, float | None]], used: str) -> tuple[str, ...]:
+    return tuple(
+        f"On {_rows(rows, name)}: {percent(alone)} against {percent(ours)}."
+        for name, (ours, alone, rows) in known.items()
+        if name != used
+    )
+
+
+def _without_comparison(method: str, result: Record) -> str:
+    if (test := number(result, "test_accuracy")) is not None:
+        return f"{method} reaches {percent(test)} on the test rows."
+    if (valid := number(result, "valid_accuracy")) is not None:
+        return f"{method} reaches {percent(valid)} on the validation rows; its test accuracy is not known."
+    return f"{method} has finished; its accuracy is not known."
+
+
+def _unfinished(run: Record, epochs: Sequence[Record]) -> Verdict:
+    total = number(mapping(run, "recipe"), "epochs")
+    done = f"{len(epochs)} of {count(total)}" if total else str(len(epochs))
+    best = max((v for e in epochs if (v := number(e, "valid_accuracy")) is not None), default=None)
+    details = [f"Epochs done: {done}."] if epochs else []
+    details += [] if best is None else [f"Best validation accuracy so far: {percent(best)}."]
+    return Verdict("open", "This run has not finished.", tuple(details))
