@@ -1,0 +1,328 @@
+"""The audit of a finished run, read from its folder and made again; the same for anyone's stored probabilities."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fasten import audit
+from fasten.cells import unescaped
+from fasten.data.labels import check_classes, label_texts, picked_of
+from fasten.data.task import Known
+from fasten.evidence import hold_back
+from fasten.files import replaced
+from fasten.findings import Findings, find
+from fasten.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
+from fasten.metrics import Floats
+from fasten.records import SCHEMA, Record, environment, read_record, write_record
+from fasten.report import read_gallery, write_report
+
+Labels = NDArray[np.int64]
+
+CHUNK = 65_536  # rows checked at a time
+TOLERANCE = 1e-3  # of the sum of a row of probabilities
+TOP_PAIRS = 10
+COLUMNS = ("row", "id", "given", "suggested", "p_wrong", "p_suggested", "is_issue", "corrected")
+LABELS = ("given", "suggested", "corrected", "verified", "picked")  # few texts, many times
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """A run's record and its labels.csv, most suspect row first; `known` is in the order of its column `row`."""
+
+    folder: Path
+    record: Record
+    table: pd.DataFrame
+    known: Known
+    class_names: tuple[str, ...]
+
+    def probabilities(self) -> NDArray[np.float32]:
+        """p(y | x) of each row, read as they are needed."""
+        path, shape = self.folder / "probabilities.npy", (len(self.table), len(self.class_names))
+        try:
+            probs = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise ValueError(f"{path} is missing, so this cannot be done; train again in another folder") from None
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path} is damaged ({error}); train again in another folder") from None
+        if probs.shape != shape or probs.dtype.kind != "f":
+            raise ValueError(
+                f"{path} holds {probs.dtype} of shape {probs.shape}, and labels.csv takes numbers of {shape}; train "
+                "again in another folder"
+            )
+        return np.asarray(probs)
+
+    def in_order(self, column: str) -> NDArray[Any]:
+        """A column of the table in the order of the data."""
+        out = np.empty(len(self.table), object)
+        out[self.table["row"].to_numpy()] = self.table[column].to_numpy(object)
+        return out
+
+
+def read_audit(folder: Path) -> Audit:
+    """What a finished run's folder holds of its audit."""
+    record = read_record(folder)
+    if record["result"] is None:
+        raise ValueError(f"{folder} is not finished; `fasten resume {folder}` goes on with it")
+    class_names = record["data"].get("class_names")
+    if not isinstance(class_names, list):
+        raise ValueError(f"{folder / 'record.json'} does not name its classes; train again in another folder")
+    names = tuple(map(str, class_names))
+    table = read_labels(folder / "labels.csv")
+    return Audit(folder, record, table, _known(folder / "labels.csv", table, names), names)
+
+
+def read_labels(path: Path) -> pd.DataFrame:
+    """labels.csv with its cells as they were before they were escaped; blanks are empty texts."""
+    types: dict[str, Any] = {"id": str, "is_issue": str, "row": np.int64, "p_wrong": float, "p_suggested": float}
+    types |= dict.fromkeys(LABELS, str)  # not as categories: pandas would make numbers of them
+    try:
+        table = pd.read_csv(path, dtype=types, na_filter=False, encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; train again in another folder") from None
+    except (ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged or was changed ({reason}); train again in another folder") from None
+    lacking = [column for column in COLUMNS if column not in table]
+    if lacking or not np.array_equal(np.sort(table["row"].to_numpy()), np.arange(len(table))):
+        what = f"the column {lacking[0]!r}" if lacking else "rows that are numbered from 0 on, each once"
+        raise ValueError(f"{path} lacks {what}: it was changed; train again in another folder")
+    escaped = table["id"].str.startswith("'")
+    table.loc[escaped, "id"] = table.loc[escaped, "id"].map(unescaped)
+    for name in [name for name in LABELS if name in table]:
+        table[name] = table[name].astype("category").cat.rename_categories(unescaped)
+    return table.assign(is_issue=table["is_issue"] == "true")
+
+
+def _known(path: Path, table: pd.DataFrame, class_names: Sequence[str]) -> Known:
+    """What labels.csv says of each row, in their own order."""
+    order = np.argsort(table["row"].to_numpy())
+    codes = [_codes(path, table[name], class_names)[order] for name in ("given", "suggested", "corrected")]
+    if min(column.min(initial=0) for column in codes) < 0:
+        raise ValueError(f"{path} has a row without a label: it was changed; train again in another folder")
+    given = codes[0]
+    ids = tuple(table["id"].to_numpy(object)[order].tolist())
+    verified, picked = np.full(len(table), -1), np.full(len(table), "", object)
+    if "verified" in table and "picked" in table:
+        verified = _codes(path, table["verified"], class_names)[order]
+        picked = table["picked"].to_numpy(object)[order]
+    held = np.asarray(picked == "held", bool)
+    return Known(ids, given, verified, held | np.asarray(picked == "random", bool), held)
+
+
+def _codes(path: Path, column: pd.Series[Any], class_names: Sequence[str]) -> Labels:
+    numbers = {"": -1} | {name: number for number, name in enumerate(class_names)}
+    used = [str(name) for name in column.cat.categories]
+    check_classes(str(path), class_names, set(used) - {""})
+    return np.array([numbers[name] for name in used], np.int64)[column.cat.codes.to_numpy()]
+
+
+def summarise(found: Audit) -> dict[str, Any]:
+    """A run's audit in brief, in plain values."""
+    table, evaluation = found.table, found.record["evaluation"] or {}
+    T = np.array((evaluation.get("transition") or {}).get("given") or np.eye(len(found.class_names)), np.float64)
+    off = np.argsort(-np.where(np.eye(len(T), dtype=bool), -1, T), axis=None, kind="stable")[:TOP_PAIRS]
+    confused = [
+        (int(i), int(j)) for i, j in zip(*np.unravel_index(off, T.shape), strict=True) if i != j and T[i, j] > 0
+    ]
+    pairs = suspect_pairs(table, TOP_PAIRS)[0]
+    return {
+        "rows": len(table),
+        "issues": int(table["is_issue"].sum()),
+        "expected_wrong": round(float(table["p_wrong"].sum()), 1),
+        "confused": [
+            {"true": found.class_names[i], "given": found.class_names[j], "share": round(float(T[i, j]), 6)}
+            for i, j in confused
+        ],
+        "pairs": [pair for pair, _ in pairs],
+        "verified": int((found.known.verified >= 0).sum()),
+        "verified_wrong": int((found.known.trained & (found.known.verified != found.known.given)).sum()),
+        "evidence": _brief(evaluation.get("evidence")),
+    }
+
+
+def _brief(evidence: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The evidence without its matrices; None where no row was verified at random."""
+    if not evidence or not evidence["num_random"]:
+        return None
+    calibration, choice = evidence["calibration"], evidence["threshold"] or {}
+    return {
+        **{key: evidence[key] for key in ("num_random", "num_held")},
+        **evidence["corrections"],
+        "calibrated": calibration["uncalibrated"] is None,
+        "uncalibrated": calibration["uncalibrated"],
+        "threshold": choice.get("sentence"),
+        "warning": (evidence["dependence"] or {}).get("warning"),
+    }
+
+
+def choose_threshold(found: Audit, min_precision: float) -> Audit:
+    """The audit made again with corrections that keep a precision: labels.csv, record and report are replaced."""
+    record = found.record
+    if not found.known.picked_random.any():
+        raise ValueError(
+            f"{found.folder} has no rows that were verified at random, and without them no precision can be shown; "
+            f"`fasten audit {found.folder} --next 100` names rows to verify"
+        )
+    seed = int(record["run"].get("seed") or 0)
+    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed)
+    assert now.evidence is not None
+    assert now.evidence.threshold is not None
+    before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}
+    notes = [note for note in record["notes"] if note != before.get("sentence")]
+    evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
+    if record["run"].get("own") is not None:
+        record["run"]["own"]["min_precision"] = min_precision
+    record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
+    table = now.table(found.known, found.class_names)
+    _write(found.folder, record, table, pictures_of(read_gallery(found.folder)).get)
+    return read_audit(found.folder)
+
+
+def audit_probabilities(
+    probs: Floats,
+    given: Any,
+    class_names: Sequence[str],
+    *,
+    out: str | os.PathLike[str],
+    ids: Sequence[Any] | None = None,
+    verified: Any = None,
+    picked: Sequence[Any] | None = None,
+    name: str = "data",
+    min_precision: float | None = None,
+    seed: int = 0,
+    held: NDArray[np.bool_] | None = None,
+    picture: Picture = lambda row: None,
+    notes: Sequence[str] = (),
+) -> tuple[Findings, pd.DataFrame]:
+    """Audit labels by any model's p(y | x), (n, N), and write a folder that `fasten audit` and `fasten report` read.
+
+    `given` and `verified` are numbers of classes or their names, -1 or None where nobody checked; `picked` says random
+    or chosen for verified rows. The model must not have seen the verdicts of the rows in `held`, by default a third of
+    those picked at random. `picture` gives a row's thumbnail as a data URI.
+    """
+    out, names = Path(out), tuple(map(str, class_names))
+    _check_probabilities(probs, names)
+    if (out / "record.json").exists():
+        raise ValueError(f"{out} already holds a run; choose another folder")
+    known = _make_known(names, len(probs), ids, given, verified, picked, held, seed)
+    found = find(probs, known, len(names), min_precision, seed)
+    table = found.table(known, names)
+    record = _record(name, names, known, found, seed)
+    record["notes"] += [*notes, *found.notes]
+    out.mkdir(parents=True, exist_ok=True)
+    audit.write_transition(found.transition, names, out / "transition.csv")
+    with replaced(out / "probabilities.npy") as file:
+        np.save(file, probs.astype(np.float32, copy=False), allow_pickle=False)
+    _write(out, record, table, picture)
+    return found, table
+
+
+def _write(folder: Path, record: Record, table: pd.DataFrame, picture: Picture) -> None:
+    """The record last: it says that all else is there."""
+    audit.write_labels(table, folder / "labels.csv")
+    gallery = make_gallery(table, picture)
+    save_gallery(gallery, folder / "gallery.json")
+    write_report(record, folder / "report.html", gallery)
+    write_record(folder, record)
+
+
+def _check_probabilities(probs: Floats, class_names: Sequence[str]) -> None:
+    if probs.ndim != 2 or probs.shape[1] != len(class_names) or probs.dtype.kind != "f":
+        raise ValueError(
+            f"the probabilities are {probs.dtype} of shape {probs.shape}; give a row of {len(class_names)} floating-"
+            "point numbers for each example, one for each class"
+        )
+    if not len(probs):
+        raise ValueError("there are no rows to audit; give probabilities of some")
+    for start in range(0, len(probs), CHUNK):
+        part = np.asarray(probs[start : start + CHUNK], np.float64)
+        bad = ~((part >= 0).all(1) & (np.abs(part.sum(1) - 1) <= TOLERANCE))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"row {start + row} of the probabilities sums to {part[row].sum():.4g} or has a negative number; give "
+                "probabilities, not scores: softmax makes them"
+            )
+
+
+def _make_known(
+    class_names: Sequence[str],
+    num_rows: int,
+    ids: Sequence[Any] | None,
+    given: Any,
+    verified: Any,
+    picked: Sequence[Any] | None,
+    held: NDArray[np.bool_] | None,
+    seed: int,
+) -> Known:
+    names = tuple(map(str, range(num_rows) if ids is None else ids))
+    labels = {"given": codes_of(given, class_names, "given")}
+    labels["verified"] = np.full(num_rows, -1) if verified is None else codes_of(verified, class_names, "verified")
+    sizes = {"ids": len(names), **{key: len(codes) for key, codes in labels.items()}}
+    sizes |= {} if picked is None else {"picked": len(picked)}
+    for key, size in sizes.items():
+        if size != num_rows:
+            raise ValueError(f"{key} has {size} entries for {num_rows} rows of probabilities; give one for each row")
+    if len(set(names)) < num_rows:
+        raise ValueError("two rows have the same id; give each its own")
+    if labels["given"].min() < 0:
+        row = int(np.argmin(labels["given"]))
+        raise ValueError(f"row {row} has no given label; leave out rows that have none")
+    ways = ["random"] * num_rows if picked is None else [picked_of(_text(way), "picked") for way in picked]
+    random = np.array([way != "chosen" for way in ways], bool) & (labels["verified"] >= 0)
+    if held is None:
+        held = hold_back(labels["given"], labels["verified"], random, seed)
+    return Known(names, labels["given"], labels["verified"], random, held & random)
+
+
+def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
+    """Labels as numbers of classes, from such numbers or from names; -1 for none.
+
+    >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], ["cat", "dog"], "y").tolist()
+    ([1, -1], [0, 1])
+    """
+    column = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if column.dtype.kind in "iu" and column.ndim == 1:
+        if column.max(initial=-1) >= len(class_names) or column.min(initial=0) < -1:
+            raise ValueError(
+                f"{what} has labels from {column.min()} to {column.max()}; give the numbers of the classes, 0 to "
+                f"{len(class_names) - 1}, or their names"
+            )
+        return column.astype(np.int64)
+    texts = label_texts(labels, what)
+    check_classes(what, class_names, {text for text in texts if text is not None})
+    numbers: dict[str | None, int] = {name: number for number, name in enumerate(class_names)}
+    return np.array([numbers.get(text, -1) for text in texts], np.int64)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value != value else str(value)
+
+
+def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:
+    """A record without a training run."""
+    sizes = {"rows_noisy": len(known.ids), "rows_clean": 0, "rows_valid": 0, "rows_test": 0}
+    nothing = dict.fromkeys(("test_accuracy", "test_accuracy_last", "valid_accuracy", "best_epoch", "selected_by"))
+    nothing |= dict.fromkeys(("train_seconds", "setup_seconds", "examples_per_second", "peak_memory_bytes"))
+    return {
+        "schema": SCHEMA,
+        "run": {"dataset": name, "noise": None, "method": "audit", "options": {}, "recipe": {}, "seed": seed},
+        "environment": environment(),
+        "data": sizes | {"num_classes": len(class_names), "noise_rate": None, "class_names": list(class_names)},
+        "epochs": [],
+        "evaluation": {
+            "transition": {"given": found.transition.tolist(), "true": None},
+            "evidence": found.evidence.to_json() if found.evidence else None,
+        },
+        "references": {},
+        "result": nothing,
+        "notes": [],
+    }

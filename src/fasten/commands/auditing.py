@@ -1,0 +1,208 @@
+"""The command that looks at a run's labels, gives them to reviewers, and makes repaired copies: audit."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from fasten import console
+from fasten.arguments import Folder, Json, number, place, text
+from fasten.auditing import Audit, choose_threshold, read_audit, summarise
+from fasten.gallery import is_verified
+from fasten.repair import Copied, find_originals, write_folder, write_table
+from fasten.reviews import (
+    feature_texts,
+    image_addresses,
+    issue_rows,
+    merge_verdicts,
+    next_rows,
+    read_review,
+    tasks,
+    write_review,
+    write_tasks,
+    write_verified,
+)
+from fasten.suggest import nearest
+
+EXPORTS = ("labelstudio", "csv", "parquet", "folder")
+SHOWN = 10  # rows, unless --top says otherwise
+COLUMNS = ("id", "given", "suggested", "p_wrong", "p_suggested", "is_issue")
+
+
+def audit(
+    dir: Folder,
+    top: Annotated[
+        int | None, number("--top", 0, "Show so many of the most suspect rows that nobody verified; by default 10.")
+    ] = None,
+    min_precision: Annotated[
+        float | None,
+        typer.Option(
+            "--min-precision",
+            metavar="P",
+            help="Correct only what keeps this precision, as far as the verified rows can show it; 0.95 is 95%.",
+        ),
+    ] = None,
+    verify: Annotated[
+        int | None, number("--next", 1, "Name N rows whose verdict would help most, and N random ones.")
+    ] = None,
+    export: Annotated[str | None, text("--export", "KIND", "labelstudio, csv, parquet or folder; needs --out.")] = None,
+    reviews: Annotated[
+        list[Path] | None, place("--import", "A review that came back, from Label Studio or as CSV; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, place("--out", "The new file or folder to write.")] = None,
+    data: Annotated[str | None, text("--data", "PATH", "Where the run's data lie, if not where it found them.")] = None,
+    url: Annotated[
+        str | None, text("--url", "PREFIX", "Before the images' paths in Label Studio tasks; by default its own files.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show which labels of a run look wrong; export and import.
+
+    --min-precision replaces labels.csv, record.json and report.html in DIR;
+    all else leaves DIR and the data as they are. --export csv, parquet and
+    folder write a repaired copy of the data: in a folder, images that can be
+    are hard links, so do not edit them in place. --export labelstudio writes
+    tasks of the rows that look wrong, or of those that --next names, and the
+    labelling interface beside them. --import merges a review with the
+    verdicts that the run had, as a list for the next run.
+
+    \b
+    Examples:
+      fasten audit runs/photos --top 500
+      fasten audit runs/photos --export folder --out photos-repaired
+      fasten audit runs/photos --next 100 --out review.csv
+      fasten audit runs/photos --import review.csv --out verified.csv
+      fasten train photos --verified verified.csv --out runs/photos-2
+    """
+    _check(verify, export, reviews, out, url)
+    found = read_audit(dir)
+    if min_precision is not None:
+        found = choose_threshold(found, min_precision)
+    if reviews:
+        _say(_import(found, reviews, _needed(out)), as_json)
+    elif export is not None or verify is not None:
+        _say(_export(found, verify, export, top, out, data, url), as_json)
+    else:
+        _show(found, SHOWN if top is None else top, as_json)
+
+
+def _check(verify: int | None, export: str | None, reviews: Any, out: Path | None, url: str | None) -> None:
+    """What does not go together, before anything is read."""
+    if export is not None and export not in EXPORTS:
+        raise ValueError(f"unknown --export {export!r}; {nearest(export, EXPORTS)}")
+    if reviews and (verify is not None or export is not None):
+        raise ValueError("--import goes with --out alone; export or ask for rows to verify in a command of its own")
+    if verify is not None and export not in (None, "csv", "labelstudio"):
+        raise ValueError(f"--next goes with --export csv or labelstudio, got {export!r}")
+    if url is not None and export != "labelstudio":
+        raise ValueError("--url is for --export labelstudio; leave it away")
+    if out is None and (reviews or export is not None):
+        raise ValueError("--out is missing; say what file or folder to write")
+    if out is not None and not reviews and export is None and verify is None:
+        raise ValueError(f"nothing is written to --out {out}; add --export, --import or --next")
+
+
+def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
+    verdicts = [verdict for path in reviews for verdict in read_review(path, found)]
+    merged = merge_verdicts(found, verdicts)
+    _refuse_existing(out)
+    write_verified(merged, out)
+    ways = {way: sum(verdict.picked == way for verdict in merged) for way in ("random", "chosen")}
+    picked = f"{ways['random']} random, {ways['chosen']} chosen"
+    said = f"{len(verdicts)} verdicts of the review, {len(merged)} with those that the run had: {picked}"
+    return {"written": os.fspath(out), "new": len(verdicts), "verified": len(merged), **ways, "said": said}
+
+
+def _export(
+    found: Audit,
+    verify: int | None,
+    export: str | None,
+    top: int | None,
+    out: Path | None,
+    data: str | None,
+    url: str | None,
+) -> dict[str, Any]:
+    if export == "labelstudio":
+        rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
+        return _label_studio(found, rows, _needed(out), data, url)
+    if verify is not None:
+        return _review(next_rows(found, verify), out)
+    target = _needed(out)
+    if export == "folder":
+        return _copied(write_folder(found, find_originals(found, data), target), target)
+    kind: Any = export
+    return _copied(write_table(found, find_originals(found, data, as_text=export == "csv"), kind, target), target)
+
+
+def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
+    said = f"{len(rows)} rows to verify; write the right label of each into the column verdict"
+    if out is None:
+        columns = ["id", "given", "suggested", "p_wrong", "picked"]
+        return {"rows": rows[columns].to_dict("records"), "said": ""}
+    _refuse_existing(out)
+    write_review(rows, out)
+    return {"written": os.fspath(out), "num_rows": len(rows), "said": said}
+
+
+def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None, url: str | None) -> dict[str, Any]:
+    if out.suffix.lower() != ".json":
+        raise ValueError(f"--out {out} must end in .json for --export labelstudio")
+    _refuse_existing(out)
+    _refuse_existing(out.with_suffix(".xml"))
+    kind, shown = "text", {}
+    if found.record["run"].get("own") is not None:
+        originals = find_originals(found, data)
+        kind = "text" if originals.files is None else "image"
+        wanted = [str(name) for name in rows["id"]]
+        shown = image_addresses(originals, url) if originals.files is not None else feature_texts(originals, wanted)
+    interface = write_tasks(tasks(rows, kind, shown), kind, found.class_names, out)
+    said = f"{len(rows)} tasks; the labelling interface for them is {interface}"
+    return {"written": os.fspath(out), "interface": os.fspath(interface), "num_rows": len(rows), "said": said}
+
+
+def _copied(copied: Copied, out: Path) -> dict[str, Any]:
+    left = f"; {copied.left_out} rows that lie elsewhere are left out" if copied.left_out else ""
+    links = f", {copied.linked} of them hard links" if copied.linked else ""
+    said = f"{copied.rows} rows{links}; {copied.changed} labels changed{left}"
+    return {"written": os.fspath(out), **vars(copied), "said": said}
+
+
+def _needed(out: Path | None) -> Path:
+    assert out is not None  # _check has seen to it
+    return out
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise ValueError(f"{out} is already there; choose another --out")
+
+
+def _say(done: dict[str, Any], as_json: bool) -> None:
+    said = done.pop("said")
+    if as_json:
+        print(json.dumps(done))
+    elif "written" in done:
+        print(f"{done['written']}: {said}")
+    else:
+        console.show_table(list(done["rows"][0]) if done["rows"] else [], [list(row.values()) for row in done["rows"]])
+
+
+def _show(found: Audit, top: int, as_json: bool) -> None:
+    summary, rows = summarise(found), found.table[~is_verified(found.table)].head(top)
+    shown = [{key: _plain(row[key]) for key in COLUMNS} for row in rows.to_dict("records")]
+    if as_json:
+        print(json.dumps({**summary, "top": shown}))
+    else:
+        console.show_audit(summary, found.folder)
+        if shown:
+            print()
+            console.show_table(COLUMNS, [list(row.values()) for row in shown])
+
+
+def _plain(value: Any) -> Any:
+    return round(float(value), 6) if isinstance(value, float) else bool(value) if value in (True, False) else value

@@ -1,0 +1,214 @@
+"""`fasten audit` as a user meets it, and the commands of docs/report.md."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fasten.cli import main
+from fasten.data.rows import Rows
+from fasten.own import Own, read_rows
+from own_data import write_digits
+from test_cli import refuse, tree
+
+PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
+TRAIN = "train photos --verified verified.txt --device cpu --epochs 8 --no-references --out runs/photos"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other are slow where others work too."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """photos/ with verified.txt, and a run of it in runs/photos, which no test may change."""
+    place = tmp_path_factory.mktemp("trained")
+    _, truth = write_digits(place / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(shlex.split(TRAIN)) == 0
+    (place / "truth.json").write_text(json.dumps(truth))
+    return place
+
+
+@pytest.fixture
+def place(trained, folder):
+    """The same, in the current folder."""
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    return folder
+
+
+def said(command: str, capsys) -> str:
+    capsys.readouterr()
+    assert main(shlex.split(command)) == 0
+    return capsys.readouterr().out
+
+
+def fill_in(path: Path, truth: dict[str, str]) -> None:
+    """What a reviewer does who is always right."""
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        line["verdict"] = truth[line["id"]]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def share_right(rows: Rows, truth: dict[str, str]) -> float:
+    return sum(truth[name] == label for name, label in zip(rows.ids, rows.given, strict=True)) / len(rows)
+
+
+def test_the_commands_of_the_page_go_from_wrong_labels_to_better_ones(folder):
+    _, truth = write_digits(folder / "photos", per_class=60, num_verified=100)
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL):
+        for command in block.strip().splitlines():
+            program, *arguments = shlex.split(command)
+            assert program == "fasten"
+            more = ["--device", "cpu", "--no-references"] if arguments[0] == "train" else []
+            assert main([*arguments, *more]) == 0, command
+            if arguments[-1] == "review.csv" and "--next" in arguments:
+                fill_in(folder / "review.csv", truth)
+    assert share_right(read_rows("photos", Own()), truth) < 0.75
+    assert share_right(read_rows("photos-repaired.csv", Own()), truth) > 0.75
+    repaired = {path.read_bytes(): path.parent.name for path in (folder / "photos-repaired").rglob("*.png")}
+    right = [repaired[(folder / "photos" / name).read_bytes()] == label for name, label in truth.items()]
+    assert sum(right) / len(right) > 0.9
+    with (folder / "verified-2.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert 100 < len(lines) <= 140
+    assert {line["picked"] for line in lines} == {"random", "chosen"}
+    assert all(truth[line["id"]] == line["label"] for line in lines)
+    found = json.loads((folder / "runs/photos-2/record.json").read_text())["evaluation"]["evidence"]
+    assert found["num_random"] == sum(line["picked"] == "random" for line in lines)
+
+
+def test_the_summary_and_the_top_rows_are_printed(place, capsys):
+    before = tree(place)
+    text = said("audit runs/photos --top 3", capsys)
+    lines = text.splitlines()
+    assert re.match(r"\d+ of 120 labels count as wrong, \d+ of them by a verdict; about \d+ are expected", lines[0])
+    assert "60 rows verified at random, 20 of them held back" in text
+    assert "report: runs/photos/report.html" in text
+    assert lines[-4].split() == ["id", "given", "suggested", "p_wrong", "p_suggested", "is_issue"]
+    as_json = json.loads(said("audit runs/photos --top 3 --json", capsys))
+    assert [row["id"] for row in as_json["top"]] == [line.split()[0] for line in lines[-3:]]
+    assert as_json["evidence"]["precision"].keys() == {"k", "n", "low", "high"}
+    assert tree(place) == before, "looking changes nothing"
+
+
+def test_top_rows_are_as_many_as_there_are(place, capsys):
+    assert len(json.loads(said("audit runs/photos --top 500 --json", capsys))["top"]) == 60
+
+
+def test_a_known_data_set_can_be_audited_too(folder, capsys):
+    assert (
+        main(shlex.split("train digits --noise symmetric:0.4 --epochs 1 --device cpu --no-references --out run")) == 0
+    )
+    assert "uncalibrated: no row with a given label was verified at random" in said("audit run", capsys)
+    pictures = json.loads((folder / "run/gallery.json").read_text())["pairs"][0]["items"]
+    assert pictures[0]["image"].startswith("data:image/png;base64,")
+    refuse("audit run --export csv --out new.csv", capsys, "not trained on data of your own")
+    rows = json.loads(said("audit run --next 5 --json", capsys))["rows"]
+    assert sorted(row["picked"] for row in rows) == ["chosen"] * 5 + ["random"] * 5
+
+
+def test_the_report_made_again_is_the_same_and_has_the_gallery(place, capsys):
+    before = (place / "runs/photos/report.html").read_bytes()
+    said("report runs/photos --out again.html", capsys)
+    assert (place / "again.html").read_bytes() == before
+    assert before.count(b"<img ") > 1
+
+
+def test_a_precision_that_rows_cannot_show_corrects_nothing(place, capsys):
+    assert "cannot show a precision of 0.99" in said("audit runs/photos --min-precision 0.99 --top 0", capsys)
+    with (place / "runs/photos/labels.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["is_issue"] for line in lines if line["picked"] not in ("random", "chosen")} == {"false"}
+    assert "cannot show a precision of 0.99" in (place / "runs/photos/report.html").read_text()
+
+
+def test_label_studio_gets_tasks_with_addresses_of_the_images(place, capsys):
+    said("audit runs/photos --export labelstudio --top 4 --out tasks.json", capsys)
+    tasks = json.loads((place / "tasks.json").read_text())
+    assert len(tasks) == 4
+    for task in tasks:
+        path = task["data"]["image"].removeprefix("/data/local-files/?d=")
+        assert (place / path).is_file()
+    said("audit runs/photos --next 3 --export labelstudio --url https://x.org/p/ --out next.json", capsys)
+    tasks = json.loads((place / "next.json").read_text())
+    assert {task["data"]["image"] for task in tasks} == {f"https://x.org/p/{t['data']['row_id']}" for t in tasks}
+    assert sorted(task["data"]["picked"] for task in tasks) == ["chosen"] * 3 + ["random"] * 3
+
+
+def test_features_are_shown_to_label_studio_as_text(folder, capsys):
+    from own_data import write_table
+
+    write_table(folder / "items.csv")
+    assert main(shlex.split("train items.csv --device cpu --epochs 2 --no-references --out run")) == 0
+    said("audit run --next 2 --export labelstudio --out next.json", capsys)
+    task = json.loads((folder / "next.json").read_text())[0]
+    line = next(
+        line for line in (folder / "items.csv").read_text().splitlines() if line.startswith(task["data"]["row_id"])
+    )
+    assert f"f0 = {line.split(',')[1]}" in task["data"]["text"]
+    said("audit run --export csv --out new.csv", capsys)
+    rows = read_rows("new.csv", Own())
+    assert (rows.split.count("test"), len(rows)) == (60, 400)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--export folders --out x", ["unknown --export 'folders'", "'folder'"]),
+        ("--export csv", ["--out is missing"]),
+        ("--import verified.txt", ["--out is missing"]),
+        ("--out x.csv", ["nothing is written to --out x.csv"]),
+        ("--next 3 --export folder --out x", ["--next goes with --export csv or labelstudio"]),
+        ("--import verified.txt --next 3 --out x", ["--import goes with --out alone"]),
+        ("--url http://x --export csv --out x.csv", ["--url is for --export labelstudio"]),
+        ("--export csv --out photos.txt", ["must end in .csv"]),
+        ("--export csv --out truth.json", ["must end in .csv"]),
+        ("--export labelstudio --out tasks.csv", ["must end in .json"]),
+        ("--export labelstudio --out truth.json", ["already there"]),
+        ("--export folder --out photos/new", ["lie one in the other"]),
+        ("--export folder --out runs", ["already there"]),
+        ("--import verified.txt --out new.csv", ["is not a review"]),
+        ("--import missing.json --out new.csv", ["there is no file missing.json"]),
+        ("--next 3 --out verified.txt", ["already there"]),
+        ("--min-precision 95", ["between 0 and 1", "0.95"]),
+        ("--export folder --data elsewhere --out new", ["elsewhere", "are not there"]),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_writes_nothing(place, capsys, options, words):
+    refuse(f"audit runs/photos {options}", capsys, *words)
+
+
+def test_an_unfinished_run_and_no_run_at_all_are_refused(place, capsys):
+    refuse("audit photos", capsys, "holds no run")
+    record = json.loads((place / "runs/photos/record.json").read_text())
+    (place / "runs/photos/record.json").write_text(json.dumps({**record, "result": None}))
+    refuse("audit runs/photos", capsys, "is not finished; `fasten resume")
+
+
+def test_a_review_is_merged_over_several_files(place, capsys):
+    truth = json.loads((place / "truth.json").read_text())
+    said("audit runs/photos --next 4 --out a.csv", capsys)
+    fill_in(place / "a.csv", truth)
+    unseen = next(row["id"] for row in json.loads(said("audit runs/photos --top 500 --json", capsys))["top"][::-1])
+    (place / "b.csv").write_text(f"path;verdict\n{unseen};{truth[unseen]}\n")
+    done = json.loads(said("audit runs/photos --import a.csv --import b.csv --out new.csv --json", capsys))
+    assert (done["written"], done["new"]) == ("new.csv", 9)
+    rows = read_rows("photos", Own(verified="new.csv"))
+    assert sum(label is not None for label in rows.verified) == done["verified"]
+    assert rows.picked.count("random") == done["random"] == 64
