@@ -1,0 +1,377 @@
+"""FasTENClassifier: the whole of it as a scikit-learn classifier.
+
+Examples are rows of features, uint8 images (n, H, W, C) or image files; labels are texts or whole numbers. Training is
+that of `fasten train`, on a task made of arrays in place of files.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from fasten.checkpoint import read_tensors, write_tensors
+from fasten.data.arrays import rows_from_arrays
+from fasten.data.labels import Picked, label_texts
+from fasten.data.rows import Rows
+from fasten.data.splits import Split
+from fasten.data.targets import known_texts, make_classes
+from fasten.data.task import Task
+from fasten.engine import Fit, predict
+from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.machine import Machine, choose_machine
+from fasten.options import apply_settings, find_method
+from fasten.own import Own, auto_recipe, make_own_task, make_test_task
+from fasten.records import Run
+from fasten.training import build_method, coverage_notes, make_loader, plan_of
+
+FORMAT = "fasten classifier 1"
+DATA = "the data"  # what messages call them
+LABEL_COLUMNS = ("given", "suggested", "corrected", "verified", "picked")
+NO_CLEAN_ROWS = (
+    "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given; pass X_clean "
+    "and y_clean, or y_verified with the labels that somebody checked"
+)
+
+
+def fit_task(
+    run: Run, task: Task, machine: Machine, net: nn.Module | None = None
+) -> tuple[nn.Module, Evaluation, list[str]]:
+    """Carry out a run on a task, without a folder: the method at its selected epoch, what it is worth, and notes.
+
+    `net` takes the place of the network that the recipe names.
+    """
+    method = machine.place(_build(run, task, net))
+    loader = make_loader(task, machine, run.seed)
+    fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
+
+    def check_finite(epoch_ended: bool) -> None:
+        if not epoch_ended:
+            return
+        row, sound = fit.progress.rows[-1], torch.stack([p.isfinite().all() for p in method.parameters()]).all()
+        if not math.isfinite(row["loss"]) or not sound:
+            raise ValueError(
+                f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; give a smaller rate, such "
+                f"as rate={run.recipe.rate / 10:g}"
+            )
+
+    fit.after_update = check_finite
+    fit.run()
+    found = evaluate(method, task, loader, (run.own or {}).get("min_precision"), run.seed)
+    return method, found, [*task.notes, *coverage_notes(task, fit.plan), *found.findings.notes]
+
+
+def _build(run: Run, task: Task, net: nn.Module | None) -> nn.Module:
+    """The method of a run, on a copy of `net` where there is one."""
+    own: dict[str, Any] = {} if net is None else {"net": copy.deepcopy(net)}
+    return build_method(replace(run, recipe=replace(run.recipe, **own)), task)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What prediction needs: the run, the network that it trained, and how examples look, as in a record's `data`."""
+
+    run: Run
+    method: nn.Module
+    data: Mapping[str, Any]  # class_names, shape, mean, std
+
+
+class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier for labels that one does not trust, with the help of a few that somebody checked.
+
+    `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or a module
+    of your own that makes (n, features) of a batch; it is copied. `weights` is a .safetensors file from which it
+    starts, and `frozen` leaves it as it is but for the classifier on top. `method` is any of `fasten methods`.
+    `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are chosen to suit where they
+    are None. `size` is the side in pixels of what image files are scaled to. With `min_precision`, labels are corrected
+    only as far as verified rows show that so many of the corrections are right. One `random_state` gives one
+    classifier, on a CPU to the bit.
+
+    After `fit`: `classes_`; `transition_matrix_`, T[i, j] = P(given = j | true = i); `label_issues_`, a DataFrame with
+    the columns of labels.csv, most suspect row first; `corrected_labels_`, those of X after repair; `evidence_`, what
+    randomly verified rows tell, as in record.json, or None; `notes_`, sentences on what could not be done as usual.
+
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(300) % 2
+    >>> X = rng.normal(size=(300, 2)) + 6 * truth[:, None]
+    >>> y = np.where(rng.random(300) < 0.3, 1 - truth, truth)  # three in ten are wrong
+    >>> clf = FasTENClassifier(epochs=10).fit(X, y, X_clean=[[0, 0], [6, 6]], y_clean=[0, 1])
+    >>> bool(clf.score(X, truth) > 0.95), bool((clf.corrected_labels_ == truth).mean() > 0.95)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        net: str | nn.Module = "auto",
+        epochs: int = 30,
+        device: str = "auto",
+        *,
+        method: str = "fasten",
+        batch_size: int | None = None,
+        rate: float | None = None,
+        threshold: float | None = None,
+        weights: str | None = None,
+        frozen: bool = False,
+        size: int | None = None,
+        min_precision: float | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.net, self.epochs, self.device, self.method = net, epochs, device, method
+        self.batch_size, self.rate, self.threshold = batch_size, rate, threshold
+        self.weights, self.frozen = weights, frozen
+        self.size, self.min_precision, self.random_state = size, min_precision, random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        X_clean: Any = None,
+        y_clean: Any = None,
+        y_verified: Any = None,
+        picked: Sequence[Picked | None] | None = None,
+    ) -> FasTENClassifier:
+        """Train on the labels `y` as given, with further rows whose labels are known, or verdicts on rows of X.
+
+        `y_verified` has one entry for each row of X: the label that somebody checked, None or NaN where nobody did.
+        `picked` says how that row came to be checked, "random" (meant where nothing is said) or "chosen": only rows
+        picked at random tell of the others.
+        """
+        machine = choose_machine(self.device)
+        rows = self._rows(X, y, X_clean, y_clean, y_verified, picked)
+        seed = _seed(self.random_state)
+        task = make_own_task(rows, seed)
+        run = self._run(task, machine, seed)
+        method, found, self.notes_ = fit_task(run, task, machine, _module(self.net))
+        data = {"class_names": task.class_names, "shape": task.shape, "mean": task.mean, "std": task.std}
+        self._fitted = Fitted(run, method, data)
+        table = found.findings.table(found.known, task.class_names, verdicts=True)
+        self._keep(table, found.transition, found.scores["evidence"])
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each class, in the order of `classes_`."""
+        check_is_fitted(self, "transition_matrix_")
+        machine, data = choose_machine(self.device), self._fitted.data
+        task = make_test_task(self._new_rows(X), data)
+        method = machine.place(self._fitted.method)
+        p = predict(method, make_loader(task, machine, 0), "test").double().cpu().numpy()
+        return np.asarray(p / p.sum(1, keepdims=True))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted classifier into one file, whole or not at all; `load` reads it and runs nothing in it."""
+        check_is_fitted(self, "transition_matrix_")
+        table = BytesIO()
+        named = _renamed(self.label_issues_, self.classes_.tolist(), self._fitted.data["class_names"])
+        named.to_parquet(table, index=False)
+        tensors = {f"method.{name}": tensor for name, tensor in _weights(self._fitted.method).items()}
+        tensors["label_issues"] = torch.frombuffer(bytearray(table.getvalue()), dtype=torch.uint8)
+        tensors["transition_matrix"] = torch.from_numpy(self.transition_matrix_)
+        write_tensors(Path(path), tensors, json.dumps(self._described(), default=_plain))
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, net: nn.Module | None = None, device: str = "auto"
+    ) -> FasTENClassifier:
+        """A classifier that was saved; `net` only where it was trained with a module of your own: one like that."""
+        tensors, meta = _read(Path(path))
+        params = {**meta["params"], "device": device}
+        if params["net"] is None:
+            if net is None:
+                raise ValueError(f"{path} was trained with a module of your own; give `load` one like it as net=")
+            params["net"] = net
+        self = cls(**params)
+        self._restore(Path(path), tensors, meta)
+        return self
+
+    def _rows(self, X: Any, y: Any, X_clean: Any, y_clean: Any, y_verified: Any, picked: Any) -> Rows:
+        """What was given, checked; sets `classes_` and what scikit-learn remembers of X."""
+        if (X_clean is None) != (y_clean is None):
+            raise ValueError("X_clean and y_clean come together, but one of them is missing")
+        if _is_table(X):
+            x, y = validate_data(self, _on_host(X), _on_host(y), dtype=np.float32, ensure_min_samples=2)
+        else:
+            for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
+                delattr(self, name)
+            x, y = X, validate_data(self, y=_on_host(y))
+        check_classification_targets(y)
+        clean = None if X_clean is None else self._like_x(X_clean)
+        texts = known_texts(y, "y")
+        sure = None if y_clean is None else known_texts(y_clean, "y_clean")
+        verified = None if y_verified is None else label_texts(y_verified, "y_verified")
+        self.classes_ = make_classes(y, texts, sure, verified)
+        return rows_from_arrays(
+            x,
+            texts,
+            x_clean=clean,
+            y_clean=sure,
+            y_verified=verified,
+            picked=picked,
+            how=Own(size=self.size, max_bad=0).decoding(),  # each row of X keeps its place
+            class_names=[str(text) for text in known_texts(self.classes_, "y")],
+            name=DATA,
+        )
+
+    def _like_x(self, X: Any) -> Any:
+        """Further examples, checked as those of `fit` where they are rows of features."""
+        if not hasattr(self, "n_features_in_"):
+            return X
+        return validate_data(self, _on_host(X), dtype=np.float32, reset=False)
+
+    def _new_rows(self, X: Any) -> Rows:
+        data = self._fitted.data
+        how = Own(max_bad=0).decoding(data["shape"])
+        rows = rows_from_arrays(self._like_x(X), class_names=data["class_names"], how=how, name=DATA)
+        found = (rows.x.shape[3], *rows.x.shape[1:3]) if rows.x.ndim == 4 else rows.x.shape[1:]
+        if tuple(found) != tuple(data["shape"]):
+            came, wanted = ("×".join(map(str, shape)) for shape in (found, data["shape"]))
+            raise ValueError(f"X has examples of {came}, and the classifier was fitted to {wanted}; give such")
+        return rows
+
+    def _run(self, task: Task, machine: Machine, seed: int) -> Run:
+        """What to do with the task; without clean rows only some methods can do anything."""
+        names = ("epochs", "batch_size", "rate", "threshold", "weights", "frozen")
+        asked, method = {name: getattr(self, name) for name in names}, self.method
+        if find_method(method).clean_set and not len(task.clean):
+            warnings.warn(NO_CLEAN_ROWS, UserWarning, stacklevel=3)
+            method, asked["threshold"] = "cross-entropy", None
+        recipe = auto_recipe(task.shape, len(task.given), task.num_classes, machine.device.type)
+        if self.net != "auto":
+            recipe = replace(recipe, net=self.net if isinstance(self.net, str) else type(self.net).__name__)
+        settings = [f"{name}={value}" for name, value in asked.items() if value is not None]
+        options, recipe = apply_settings(method, recipe, settings)
+        own = Own(size=self.size, min_precision=self.min_precision).to_json()
+        return Run(task.name, method=method, options=options, recipe=recipe, seed=seed, own=own)
+
+    def _keep(self, table: pd.DataFrame, T: NDArray[np.float64], evidence: dict[str, Any] | None) -> None:
+        """The attributes that are there after `fit`, with the labels as they came."""
+        self.transition_matrix_, self.evidence_ = T, evidence
+        self.label_issues_ = _renamed(table, self._fitted.data["class_names"], self.classes_.tolist())
+        corrected = self.label_issues_.sort_values("row")["corrected"].to_numpy()
+        self.corrected_labels_ = corrected.astype(self.classes_.dtype)
+
+    def _described(self) -> dict[str, Any]:
+        """All of a fitted classifier that is no tensor, as plain values."""
+        run, net = self._fitted.run, None if isinstance(self.net, nn.Module) else self.net
+        params = self.get_params(deep=False) | {"net": net, "random_state": run.seed}
+        return {
+            "format": FORMAT,
+            "params": params,
+            "run": run.to_json(),
+            "data": dict(self._fitted.data),
+            "classes": self.classes_.tolist(),
+            "dtype": self.classes_.dtype.str,
+            "features": [int(getattr(self, "n_features_in_", 0)), list(getattr(self, "feature_names_in_", ()))],
+            "evidence": self.evidence_,
+            "notes": self.notes_,
+        }
+
+    def _restore(self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """What `fit` set."""
+        self.classes_ = np.array(meta["classes"], np.dtype(meta["dtype"]))
+        num_features, names = meta["features"]
+        if num_features:
+            self.n_features_in_ = num_features
+        if names:
+            self.feature_names_in_ = np.array(names, object)
+        run = Run.from_json(meta["run"])
+        bare = replace(run, recipe=replace(run.recipe, weights=None))  # its own follow
+        method = _build(bare, _shell(meta["data"]), _module(self.net))
+        weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
+        try:
+            missing, unexpected = method.load_state_dict(weights, strict=False)
+        except RuntimeError:
+            missing, unexpected = [], ["other shapes"]
+        if unexpected or set(missing) & _weights(method).keys():
+            raise ValueError(
+                f"{path} does not hold the weights of this network; give `load` the one it was trained with"
+            )
+        self._fitted = Fitted(run, method, meta["data"])
+        self.notes_ = meta["notes"]
+        table = pd.read_parquet(BytesIO(tensors["label_issues"].numpy().tobytes()))
+        self._keep(table, tensors["transition_matrix"].numpy(), meta["evidence"])
+
+
+def _is_table(X: Any) -> bool:
+    """Rows of features, or what scikit-learn should refuse; not images, nor names of files."""
+    shape = getattr(X, "shape", None)
+    if shape is None or len(shape) == 1:
+        first: Any = next(iter(X), None) if hasattr(X, "__iter__") else None
+        return not isinstance(first, str | os.PathLike) and np.ndim(first) < 2
+    return len(shape) not in (3, 4)
+
+
+def _on_host(values: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold in place of NumPy's numbers, paths and the like."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _module(net: str | nn.Module) -> nn.Module | None:
+    return net if isinstance(net, nn.Module) else None
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def _renamed(table: pd.DataFrame, before: Sequence[Any], after: Sequence[Any]) -> pd.DataFrame:
+    """A label table with other names for the classes; what is no class stays."""
+    names = dict(zip(before, after, strict=True))
+    columns = [name for name in LABEL_COLUMNS if name in table]
+    return table.assign(**{name: [names.get(value, value) for value in table[name]] for name in columns})
+
+
+def _weights(method: nn.Module) -> dict[str, Tensor]:
+    """What prediction needs: the tensors of a method's children, not what it remembers of its rows."""
+    children = tuple(f"{name}." for name, _ in method.named_children())
+    return {n: t.cpu().contiguous() for n, t in method.state_dict().items() if n.startswith(children)}
+
+
+def _shell(data: Mapping[str, Any]) -> Task:
+    """A task with a single clean row, to build a method from that is trained already."""
+    shape = data["shape"]
+    x = np.zeros((1, *shape), np.float32) if len(shape) == 1 else np.zeros((1, *shape[1:], shape[0]), np.uint8)
+    task = make_test_task(rows_from_arrays(x, class_names=data["class_names"], name=DATA), data)
+    none = np.zeros(0, np.int64)
+    return replace(task, split=Split(none, np.zeros(1, np.int64), none, none), clean=np.zeros(1, np.int64), test=none)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        tensors, meta = read_tensors(path)
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}; give one that FasTENClassifier.save wrote") from None
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ValueError(f"{path} is damaged or no saved classifier ({error}); save it again") from None
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a {FORMAT}; give a file that FasTENClassifier.save wrote")
+    return tensors, meta

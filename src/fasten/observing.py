@@ -1,0 +1,232 @@
+"""observe(): the audit of a run for a training loop of one's own.
+
+The recorder keeps p(y | x) of each row as the mean over all times that the loop has shown it. Early in training a
+network does not know wrong labels by heart yet, at the end it may: on digits with 40% symmetric noise, plain
+cross-entropy's last epoch tells wrong labels from right ones with an AUROC of 0.64, the mean with 0.78; for a loop that
+does not learn them by heart it makes no difference. `forget()` leaves out what came before.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fasten.auditing import audit_probabilities
+from fasten.data.labels import Picked, label_texts
+from fasten.data.rows import check_columns, make_columns
+from fasten.data.task import Known
+from fasten.evidence import hold_back
+from fasten.findings import find
+from fasten.gallery import thumbnail
+from fasten.own import Own
+from fasten.suggest import nearest
+
+Labels = NDArray[np.int64]
+
+SHOWN = 5  # rows in a sentence
+
+
+def observe(
+    labels: Any,
+    *,
+    class_names: Sequence[str] | None = None,
+    verified: Any = None,
+    picked: Sequence[Picked | None] | None = None,
+    ids: Any = None,
+    min_precision: float | None = None,
+    seed: int = 0,
+) -> Observer:
+    """A recorder for a training loop: `update(index, logits)` in every batch, `audit()` at the end.
+
+    `labels` are those given, as numbers of logits, or as texts among `class_names`, which stand in the logits' order.
+    `verified` holds the labels that somebody checked, None, NaN or -1 where nobody did; `picked` says how these rows
+    were picked, "random" (meant where nothing is said) or "chosen". A third of the random verdicts is held back, to
+    judge the audit by: train on `observer.labels`, which holds the others. `ids` are what the rows are called.
+
+    >>> watch = observe([0, 1, 1], class_names=["cat", "dog"])
+    >>> watch.update(torch.tensor([0, 1, 2]), torch.tensor([[9.0, 0.0], [0.0, 9.0], [9.0, 0.0]]))
+    >>> watch.audit().label_issues[["row", "given", "suggested"]].values.tolist()[0]
+    [2, 'dog', 'cat']
+    """
+    Own(min_precision=min_precision)  # refuses what is no share, before the training
+    names = None if class_names is None else [str(name) for name in class_names]
+    given = _numbers(labels, names, "labels")
+    if not len(given) or given.min() < 0:
+        raise ValueError(f"labels has {len(given)} entries, some without a label; give one for each row")
+    total = len(given)
+    checked = np.full(total, -1) if verified is None else _numbers(verified, names, "verified")
+    called = list(map(str, range(total))) if ids is None else [str(text) for text in label_texts(ids, "ids")]
+    for what, column in (("verified", checked), ("ids", called), ("picked", picked)):
+        if column is not None and len(column) != total:
+            raise ValueError(f"{what} has {len(column)} entries for {total} labels; give one for each row")
+    columns = make_columns(called, verified=[None if v < 0 else "" for v in checked.tolist()], picked=picked)
+    check_columns("observe", columns)
+    random = np.array([way == "random" for way in columns.picked])
+    held = hold_back(given, checked, random, seed)
+    return Observer(Known(tuple(called), given, checked, random, held), names, min_precision, seed)
+
+
+class Observer:
+    """Keeps the mean p(y | x) of every row, on the device where the logits are; see `observe`.
+
+    `labels` are those to train on: the verified label where there is one that is not held back, else the given one;
+    `clean` are the rows of such verdicts.
+    """
+
+    def __init__(self, known: Known, class_names: list[str] | None, min_precision: float | None, seed: int) -> None:
+        self.known, self.class_names, self.min_precision, self.seed = known, class_names, min_precision, seed
+        self.labels = torch.from_numpy(np.where(known.trained, known.verified, known.given))
+        self.clean = torch.from_numpy(np.flatnonzero(known.trained))
+        self._total: Tensor | None = None  # (rows, N): of the probabilities
+        self._times: Tensor | None = None  # (rows,): how often each was seen
+
+    def update(self, index: Any, logits: Tensor) -> None:
+        """Take note of a batch: which rows it holds, and the logits of each. The host does not wait for the device."""
+        rows = torch.as_tensor(index)
+        if rows.dtype == torch.bool or rows.is_floating_point():
+            raise ValueError(f"index holds {rows.dtype}; give the numbers of the rows, as whole numbers")
+        if logits.ndim != 2 or rows.shape != logits.shape[:1]:
+            raise ValueError(
+                f"index has shape {tuple(rows.shape)} and logits {tuple(logits.shape)}; give (B,) and (B, classes)"
+            )
+        if rows.device.type == "cpu":  # elsewhere the check would make the host wait
+            self._check_rows(rows)
+        total, times = self._tables(logits)
+        rows = rows.to(logits.device, torch.int64, non_blocking=True)
+        p = logits.detach().float().softmax(1)
+        total.index_add_(0, rows, p)
+        times.index_add_(0, rows, torch.ones_like(p[:, 0]))
+
+    def forget(self) -> None:
+        """Start again, as after a warm-up."""
+        self._total = self._times = None
+
+    def audit(self) -> ObservedAudit:
+        """What the rows seen so far tell of their labels."""
+        if self._total is None or self._times is None:
+            raise ValueError("no row was observed; call update(index, logits) in the training loop")
+        times = self._times.cpu().numpy()
+        rows = np.flatnonzero(times)
+        probs = self._total.cpu().numpy()[rows]
+        probs /= times[rows, None]
+        broken = rows[~np.isfinite(probs).all(1)]
+        if len(broken):
+            raise ValueError(
+                f"the logits of {len(broken)} rows were not finite at some time, first row {broken[0]}; lower the "
+                "learning rate, or call forget() after the trouble"
+            )
+        known = self.known.take(rows)
+        found = find(probs, known, probs.shape[1], self.min_precision, self.seed)
+        never_seen = np.flatnonzero(times == 0)
+        unseen = _unseen(never_seen, len(times))
+        for sentence in unseen:
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+        names = tuple(self.class_names or map(str, range(probs.shape[1])))
+        table = found.table(known, names)
+        return ObservedAudit(
+            label_issues=table.assign(row=rows[table["row"]]),
+            transition_matrix=found.transition,
+            evidence=None if found.evidence is None else found.evidence.to_json(),
+            probabilities=probs,
+            never_seen=never_seen,
+            class_names=names,
+            notes=(*unseen, *found.notes),
+            observer=self,
+        )
+
+    def _check_rows(self, rows: Tensor) -> None:
+        total = len(self.labels)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < total:
+            raise ValueError(
+                f"index runs from {int(rows.min())} to {int(rows.max())}, and there are {total} labels; rows count "
+                "from 0, as the labels stand"
+            )
+
+    def _tables(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The two tables, where the logits are; made at the first batch, which says how many classes there are."""
+        if self._total is None or self._times is None:
+            least = len(self.class_names or ()) or 1 + max(self.known.given.max(), self.known.verified.max())
+            if logits.shape[1] < max(2, least) or (self.class_names and logits.shape[1] != least):
+                raise ValueError(f"logits have {logits.shape[1]} columns for {least} classes; give one for each class")
+            self._total = torch.zeros(len(self.labels), logits.shape[1], device=logits.device)
+            self._times = torch.zeros(len(self.labels), device=logits.device)
+        if self._total.shape[1] != logits.shape[1]:
+            raise ValueError(f"logits have {logits.shape[1]} columns, and had {self._total.shape[1]} before")
+        self._total, self._times = self._total.to(logits.device), self._times.to(logits.device)
+        return self._total, self._times
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedAudit:
+    """What is found of the labels of the rows that were seen, and what randomly verified ones say of it."""
+
+    label_issues: pd.DataFrame  # the columns of labels.csv, most suspect row first
+    transition_matrix: NDArray[np.float64]  # T[i, j] = P(given = j | true = i)
+    evidence: Mapping[str, Any] | None  # as in record.json; None: no row was verified at random
+    probabilities: NDArray[np.float32]  # p(y | x) of the rows that were seen
+    never_seen: Labels  # rows of which there are no logits
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]  # sentences for the user
+    observer: Observer
+
+    def save(self, folder: str | os.PathLike[str], *, name: str = "my data", images: Any = None) -> None:
+        """Write labels.csv, transition.csv, report.html and what `fasten audit` reads into a new folder.
+
+        `images` holds an array (H, W, channels) of uint8 for each row, for the report to show. Rows that were never
+        seen are not there, and the column `row` counts the others.
+        """
+        known, rows = self.observer.known, np.sort(self.label_issues["row"].to_numpy())
+        seen = known.take(rows)
+        audit_probabilities(
+            self.probabilities,
+            seen.given,
+            self.class_names,
+            out=folder,
+            ids=seen.ids,
+            verified=seen.verified,
+            picked=["random" if random else "chosen" for random in seen.picked_random.tolist()],
+            name=name,
+            min_precision=self.observer.min_precision,
+            seed=self.observer.seed,
+            held=seen.held,
+            picture=lambda row: None if images is None else thumbnail(np.asarray(images[rows[row]])),
+            notes=_unseen(self.never_seen, len(known.given)),
+        )
+
+
+def _unseen(rows: Labels, total: int) -> list[str]:
+    if not len(rows):
+        return []
+    first = ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
+    return [f"{len(rows)} of {total} rows were never seen and are left out: rows {first}"]
+
+
+def _numbers(values: Any, class_names: Sequence[str] | None, what: str) -> Labels:
+    """Labels as numbers of logits, -1 where there is none."""
+    plain = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    texts = label_texts(plain.astype(int) if plain.dtype.kind == "b" else values, what)
+    if plain.dtype.kind not in "iufb" and any(isinstance(value, str) for value in plain.tolist()):
+        known = {text: number for number, text in enumerate(class_names or ())}
+    else:
+        known = {str(number): number for number in range(len(class_names))} if class_names else {}
+        known |= {text: int(text) for text in set(texts) if text is not None and class_names is None}
+        known = {text: number for text, number in known.items() if number >= 0} | {"-1": -1}
+    for row, text in enumerate(texts):
+        if text is not None and text not in known:
+            raise ValueError(f"{what}: unknown label {text!r} in row {row}; {_expected(text, class_names)}")
+    return np.array([-1 if text is None else known[text] for text in texts], np.int64)
+
+
+def _expected(text: str, class_names: Sequence[str] | None) -> str:
+    if class_names is None and not text.startswith("-"):
+        return "name the classes with class_names, in the order of the logits"
+    return nearest(text, class_names) if class_names else "labels count from 0, and -1 is none"

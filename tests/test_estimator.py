@@ -1,0 +1,381 @@
+"""FasTENClassifier is what scikit-learn expects of a classifier, and what `fasten train` does."""
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import fasten
+from fasten import FasTENClassifier
+from fasten.own import auto_recipe
+from fasten.records import Run
+from fasten.training import Settings, train
+
+PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
+
+
+def make_data(rows=240, num_classes=3, seed=0, noise=0.3):
+    """Separable rows, their true labels, labels of which some are wrong, and one row in five verified (else -1)."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(rows) % num_classes
+    x = rng.normal(size=(rows, 5)) + 4 * np.eye(num_classes, 5)[truth]
+    given = np.where(rng.random(rows) < noise, (truth + 1) % num_classes, truth)
+    return x, truth, given, np.where(rng.random(rows) < 0.2, truth, -1)
+
+
+@parametrize_with_checks([FasTENClassifier()])
+@pytest.mark.filterwarnings(NOTHING_VERIFIED)
+def test_scikit_learn_finds_nothing_wrong(estimator, check):
+    check(estimator)
+
+
+def test_it_sees_through_wrong_labels():
+    x, truth, given, verified = make_data()
+    clf = FasTENClassifier().fit(x, given, y_verified=verified)
+    assert np.mean(given == truth) < 0.75
+    assert clf.score(x, truth) > 0.97
+    assert np.mean(clf.corrected_labels_ == truth) > 0.97
+    np.testing.assert_allclose(clf.transition_matrix_.sum(1), 1)
+    assert clf.evidence_["num_random"] == (verified >= 0).sum()
+
+
+def test_the_table_is_that_of_the_rows_of_x():
+    x, truth, given, verified = make_data()
+    clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)
+    table = clf.label_issues_.sort_values("row")
+    assert table["row"].tolist() == list(range(len(x)))
+    assert table["given"].tolist() == given.tolist()
+    assert table["corrected"].tolist() == clf.corrected_labels_.tolist()
+    assert table["corrected"].tolist() == table["suggested"].where(table["is_issue"], table["given"]).tolist()
+    settled = table["picked"].isin(["random"])  # verified, and not held back
+    assert 0 < (table["picked"] == "held").sum() < settled.sum()
+    assert (table["corrected"][settled] == truth[settled]).all()
+
+
+def test_further_clean_rows_may_bring_a_new_class():
+    x, truth, given, _ = make_data()
+    known, rare = truth < 2, truth == 2
+    clf = FasTENClassifier(epochs=5)
+    clf.fit(x[known], given[known] % 2, X_clean=x[rare][:20], y_clean=truth[rare][:20])
+    assert clf.classes_.tolist() == [0, 1, 2]
+    assert len(clf.corrected_labels_) == known.sum()
+    assert np.mean(clf.predict(x[rare]) == 2) > 0.8
+
+
+def test_it_does_what_fasten_train_does(tmp_path):
+    x, _, given, verified = make_data()
+    np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)
+    recipe = auto_recipe((5,), len(x), 3, "cpu").scaled(4)
+    run = Run(str(tmp_path / "rows.npz"), recipe=recipe, seed=3, own={})
+    train(run, tmp_path / "run", Settings(device="cpu", clean_reference=False))
+    clf = FasTENClassifier(epochs=4, device="cpu", random_state=3).fit(x, given, y_verified=verified)
+    table = pd.read_csv(tmp_path / "run" / "labels.csv", keep_default_na=False)
+    columns = ["row", "id", "given", "suggested", "is_issue", "corrected", "picked"]
+    assert table[columns].to_numpy().tolist() == clf.label_issues_.astype({"id": int})[columns].to_numpy().tolist()
+    np.testing.assert_allclose(table["p_wrong"], clf.label_issues_["p_wrong"], rtol=1e-5)  # six digits on disk
+
+
+def test_without_any_verified_row_it_warns_once_and_trains_on_the_labels_as_given():
+    x, _, given, _ = make_data()
+    with pytest.warns(UserWarning, match="labels as given") as caught:
+        clf = FasTENClassifier(epochs=3, threshold=0.9).fit(x, given)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    plain = FasTENClassifier(epochs=3, method="cross-entropy").fit(x, given)  # for which none are needed: no warning
+    np.testing.assert_array_equal(clf.predict_proba(x), plain.predict_proba(x))
+
+
+def test_the_same_random_state_gives_the_same_classifier_and_leaves_torchs_alone():
+    x, _, given, verified = make_data()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    p = [
+        FasTENClassifier(epochs=2, random_state=seed).fit(x, given, y_verified=verified).predict_proba(x)
+        for seed in (1, 1, 2, np.random.RandomState(5))
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    np.testing.assert_array_equal(p[0], p[1])
+    assert (p[0] != p[2]).any()
+
+
+def same_labels(kind):
+    """The labels 0, 1, 2, and -1 for none, as other kinds of values in the same order."""
+    return {
+        "texts": (np.array(["ape", "bee", "cat"]), None),
+        "objects": (np.array(["ape", "bee", "cat"], object), None),
+        "numbers as texts": (np.array(["1", "10", "9"]), ""),  # scikit-learn sorts them as texts
+        "floats": (np.array([0.0, 1.0, 7.0]), np.nan),
+        "numbers": (np.array([-5, 0, 3]), None),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["texts", "objects", "numbers as texts", "floats", "numbers"])
+def test_labels_of_any_kind_come_back_as_they_came(kind):
+    x, _, given, verified = make_data()
+    names, blank = same_labels(kind)
+    as_numbers = FasTENClassifier(epochs=2).fit(x, given, y_verified=verified)
+    verdicts = [names[v] if v >= 0 else blank for v in verified]
+    clf = FasTENClassifier(epochs=2).fit(x, names[given], y_verified=verdicts)
+    np.testing.assert_array_equal(clf.predict_proba(x), as_numbers.predict_proba(x))
+    assert clf.classes_.tolist() == names.tolist()
+    assert clf.predict(x).tolist() == names[as_numbers.predict(x)].tolist()
+    assert clf.corrected_labels_.tolist() == names[as_numbers.corrected_labels_].tolist()
+    assert clf.label_issues_["suggested"].tolist() == names[as_numbers.label_issues_["suggested"]].tolist()
+
+
+def test_arrays_tensors_frames_and_lists_are_the_same_rows():
+    x, _, given, verified = make_data(60)
+    x = x.astype(np.float32)
+    plain = FasTENClassifier(epochs=2).fit(x, given, y_verified=verified).predict_proba(x)
+    frame = pd.DataFrame(x, columns=list("abcde"))
+    ways = {
+        "tensors": (torch.tensor(x), torch.tensor(given), torch.tensor(verified)),
+        "frames": (frame, pd.Series(given), pd.Series(verified).where(verified >= 0)),
+        "lists": (x.tolist(), given.tolist(), [v if v >= 0 else None for v in verified.tolist()]),
+    }
+    for rows, y, v in ways.values():
+        clf = FasTENClassifier(epochs=2).fit(rows, y, y_verified=v)
+        np.testing.assert_array_equal(clf.predict_proba(rows), plain)
+        assert hasattr(clf, "feature_names_in_") == (rows is frame)
+
+
+def test_it_is_tuned_and_scored_with_its_verified_rows():
+    x, _, given, verified = make_data(150)
+    folds = KFold(3)
+    scores = cross_val_score(FasTENClassifier(epochs=2), x, given, cv=folds, params={"y_verified": verified})
+    by_hand = [
+        FasTENClassifier(epochs=2).fit(x[a], given[a], y_verified=verified[a]).score(x[b], given[b])
+        for a, b in folds.split(x)
+    ]
+    assert scores.tolist() == by_hand
+    search = GridSearchCV(FasTENClassifier(), {"epochs": np.array([1, 2])}, cv=2).fit(x, given, y_verified=verified)
+    assert search.best_estimator_.evidence_ is not None
+
+
+def test_it_stands_in_a_pipeline(tmp_path):
+    x, _, given, verified = make_data(90)
+    pipe = make_pipeline(StandardScaler(), FasTENClassifier(epochs=2))
+    pipe.fit(x, given, fastenclassifier__y_verified=verified)
+    scaled = StandardScaler().fit_transform(x)
+    direct = FasTENClassifier(epochs=2).fit(scaled, given, y_verified=verified)
+    np.testing.assert_array_equal(pipe.predict_proba(x), direct.predict_proba(scaled))
+
+
+def test_a_pipeline_can_transform_the_clean_rows_too():
+    x, truth, given, _ = make_data(90)
+    with sklearn.config_context(enable_metadata_routing=True):
+        last = FasTENClassifier(epochs=2).set_fit_request(X_clean=True, y_clean=True)
+        pipe = Pipeline([("scale", StandardScaler()), ("clf", last)], transform_input=["X_clean"])
+        pipe.fit(x[9:], given[9:], X_clean=x[:9], y_clean=truth[:9])
+    scaler = StandardScaler().fit(x[9:])
+    direct = FasTENClassifier(epochs=2)
+    direct.fit(scaler.transform(x[9:]), given[9:], X_clean=scaler.transform(x[:9]), y_clean=truth[:9])
+    np.testing.assert_array_equal(pipe.predict(x), direct.predict(scaler.transform(x)))
+
+
+def make_images(rows=60):
+    rng = np.random.default_rng(0)
+    truth = np.arange(rows) % 2
+    images = rng.integers(0, 60, (rows, 8, 8, 1)) + 150 * truth[:, None, None, None]
+    return images.astype(np.uint8), np.array(["dark", "light"])[truth]
+
+
+def test_images_come_as_arrays_or_as_files(tmp_path):
+    images, truth = make_images()
+    verdicts = np.where(np.arange(60) < 30, truth, None)
+    clf = FasTENClassifier(epochs=3).fit(images, truth, y_verified=verdicts)
+    assert clf.score(images, truth) > 0.9
+    assert not hasattr(clf, "n_features_in_")
+    paths = [tmp_path / f"{row}.png" for row in range(60)]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image[..., 0]).save(path)
+    files = FasTENClassifier(epochs=3).fit([str(path) for path in paths], truth, y_verified=verdicts)
+    np.testing.assert_array_equal(files.predict_proba(pd.Series(paths)), clf.predict_proba(images))
+    assert set(files.label_issues_["id"]) == {path.as_posix() for path in paths}
+    with pytest.raises(ValueError, match="examples of 1×4×4, and the classifier was fitted to 1×8×8"):
+        clf.predict(images[:, :4, :4])
+    paths[3].write_bytes(b"not an image")
+    with pytest.raises(ValueError, match=r"3\.png"):
+        files.predict(paths)
+
+
+def make_net(seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(5, 16), nn.ReLU())
+
+
+def test_a_module_of_ones_own_is_copied_and_trained():
+    x, truth, given, verified = make_data()
+    net = make_net()
+    before = [p.clone() for p in net.parameters()]
+    clf = clone(FasTENClassifier(net=net, epochs=10))
+    assert clf.net is not net
+    clf.fit(x, given, y_verified=verified)
+    assert clf.score(x, truth) > 0.9
+    assert all(torch.equal(a, b) for a, b in zip(before, clf.net.parameters(), strict=True))
+
+
+def test_what_of_a_module_needs_no_gradient_stays_as_it_is():
+    x, _, given, verified = make_data()
+    net = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
+    net[0].requires_grad_(False)
+    clf = FasTENClassifier(net=net, epochs=10).fit(x, given, y_verified=verified)
+    trained = clf._fitted.method.net.backbone.net
+    assert torch.equal(trained[0].weight, net[0].weight)
+    assert not torch.equal(trained[2].weight, net[2].weight)
+    frozen = FasTENClassifier(net=net, frozen=True, epochs=10).fit(x, given, y_verified=verified)
+    assert torch.equal(frozen._fitted.method.state_dict()["net.backbone.net.net.2.weight"], net[2].weight)
+
+
+@pytest.fixture
+def fitted():
+    x, _, given, verified = make_data(90)
+    names = np.array(["ape", "bee", "=1+1"])
+    frame = pd.DataFrame(x, columns=list("abcde"))
+    verdicts = [names[v] if v >= 0 else None for v in verified]
+    clf = FasTENClassifier(epochs=np.int64(2), rate=0.05).fit(frame, names[given], y_verified=verdicts)
+    return clf, frame
+
+
+def test_what_is_saved_comes_back(fitted, tmp_path):
+    clf, x = fitted
+    clf.save(tmp_path / "clf")
+    assert [path.name for path in tmp_path.iterdir()] == ["clf"]
+    loaded = FasTENClassifier.load(tmp_path / "clf")
+    np.testing.assert_array_equal(loaded.predict_proba(x), clf.predict_proba(x))
+    pd.testing.assert_frame_equal(loaded.label_issues_, clf.label_issues_)
+    assert loaded.get_params() == clf.get_params()
+    for name in ("classes_", "transition_matrix_", "corrected_labels_", "feature_names_in_"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(clf, name))
+    assert (loaded.evidence_, loaded.notes_, loaded.n_features_in_) == (clf.evidence_, clf.notes_, 5)
+
+
+def test_numbers_are_saved_as_numbers(tmp_path):
+    x, _, given, verified = make_data(60)
+    clf = FasTENClassifier(epochs=1).fit(x, given, y_verified=verified)
+    clf.save(tmp_path / "clf")
+    loaded = FasTENClassifier.load(tmp_path / "clf")
+    assert loaded.predict(x).dtype == clf.predict(x).dtype == np.int64
+    pd.testing.assert_frame_equal(loaded.label_issues_, clf.label_issues_)
+
+
+def test_a_module_of_ones_own_is_given_again_to_load(tmp_path):
+    x, _, given, verified = make_data(60)
+    clf = FasTENClassifier(net=make_net(), epochs=2).fit(x, given, y_verified=verified)
+    clf.save(tmp_path / "clf")
+    loaded = FasTENClassifier.load(tmp_path / "clf", net=make_net(seed=1))
+    np.testing.assert_array_equal(loaded.predict_proba(x), clf.predict_proba(x))
+    with pytest.raises(ValueError, match="a module of your own; give `load` one like it"):
+        FasTENClassifier.load(tmp_path / "clf")
+    with pytest.raises(ValueError, match="does not hold the weights of this network"):
+        FasTENClassifier.load(tmp_path / "clf", net=nn.Linear(5, 7))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "text", "other"])
+def test_a_damaged_file_is_refused(fitted, tmp_path, damage):
+    clf, _ = fitted
+    path = tmp_path / "clf"
+    clf.save(path)
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-5] ^= 1
+    other = whole.replace(json.dumps(clf.notes_[0]).encode()[1:9], b"x" * 8)
+    path.write_bytes({"cut": whole[:-100], "flip": bytes(flipped), "text": b"hello", "other": other}[damage])
+    with pytest.raises(ValueError, match="damaged or no saved classifier"):
+        FasTENClassifier.load(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no file .*nothing"):
+        FasTENClassifier.load(tmp_path / "nothing")
+
+
+WRONG = {
+    "X_clean and y_clean come together": {"X_clean": [[0] * 5]},
+    "y_clean holds no label in row 1": {"X_clean": [[0] * 5] * 2, "y_clean": [1, None]},
+    "3 verified labels for the 60 rows": {"y_verified": [0, 1, 2]},
+    "y holds numbers, but some verified label is none": {"y_verified": ["cat"] + [None] * 59},
+    "unknown picked 'rndom'": {"y_verified": [1] * 9 + [None] * 51, "picked": ["rndom"] * 60},
+    "X has 4 features, but FasTENClassifier is expecting 5": {"X_clean": [[0] * 4], "y_clean": [1]},
+    "no row whose label is in doubt": {"y_verified": [0, 1, 2] * 20, "picked": ["chosen"] * 60},
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_what_is_wrong_with_the_rows_is_said_in_a_sentence(sentence):
+    x, _, given, _ = make_data(60)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FasTENClassifier(epochs=1).fit(x, given, **WRONG[sentence])
+
+
+PARAMETERS = {
+    "unknown method 'fastn'": {"method": "fastn"},
+    "unknown network 'mpl'": {"net": "mpl"},
+    "epochs takes a whole number, got '1.5'": {"epochs": 1.5},
+    "rate must be a number >= 0, got -1": {"rate": -1},
+    "unknown option 'threshold' of clean-only": {"method": "clean-only", "threshold": 0.5},
+    "the precision to keep must be between 0 and 1": {"min_precision": 95},
+    "training diverged in epoch": {"rate": 1e20},
+}
+
+
+@pytest.mark.parametrize("sentence", PARAMETERS)
+def test_what_is_wrong_with_a_parameter_is_said_at_fit(sentence):
+    x, _, given, verified = make_data(60)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FasTENClassifier(**{"epochs": 2, **PARAMETERS[sentence]}).fit(x, given, y_verified=verified)
+
+
+def test_two_spellings_of_one_label_are_refused():
+    x, _, given, _ = make_data(60)
+    labels = np.array(["cat", "dog", "Dog"])[given]
+    with pytest.raises(ValueError, match="'Dog' and 'dog' differ only in how they are written"):
+        FasTENClassifier().fit(x, labels)
+
+
+def test_min_precision_corrects_nothing_that_it_cannot_show():
+    x, _, given, verified = make_data()
+    clf = FasTENClassifier(epochs=5, min_precision=0.99).fit(x, given, y_verified=verified)
+    unsettled = ~clf.label_issues_["picked"].isin(["random"])
+    assert not clf.label_issues_["is_issue"][unsettled].any()
+    assert any("cannot show a precision of 0.99" in note for note in clf.notes_)
+
+
+def test_the_page_on_python_runs_and_repairs_its_labels(folder):
+    names = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+            exec(code, names)
+    assert np.mean(names["y"] == names["truth"]) < 0.7
+    assert np.mean(names["repaired"] == names["truth"]) > 0.9
+    np.testing.assert_array_equal(names["same"].predict(names["X"]), names["clf"].predict(names["X"]))
+    np.testing.assert_array_equal(names["again"].predict(names["X"]), names["own"].predict(names["X"]))
+
+
+def test_importing_fasten_does_not_wait_for_scikit_learn_and_pandas():
+    code = (
+        "import sys, fasten; print(sorted({'sklearn', 'pandas', 'jinja2'} & set(sys.modules)));"
+        "from fasten import FasTENClassifier, observe; import fasten.observing; print(callable(fasten.observe))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["[]", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fasten.nothing  # noqa: B018
