@@ -31,9 +31,10 @@ from fasten.datasets import DATASETS, Dataset
 from fasten.records import VERSION, read_record
 
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
-FILES = ["labels.csv", "log.jsonl", "model.safetensors", "record.json", "report.html", "tables.safetensors"]
-FILES += ["transition.csv"]
-COMMANDS = ["train", "resume", "evaluate", "report", "methods", "datasets", "bench", "compare", "reproduce"]
+FILES = ["gallery.json", "labels.csv", "log.jsonl", "model.safetensors", "probabilities.npy"]
+FILES += ["record.json", "report.html", "tables.safetensors", "transition.csv"]
+COMMANDS = ["train", "resume", "evaluate", "predict", "export", "report", "methods", "datasets", "bench", "compare"]
+COMMANDS += ["reproduce"]
 
 
 @pytest.fixture(autouse=True, scope="module")

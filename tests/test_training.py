@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 def test_the_folder_holds_what_was_promised(finished):
     out, record = finished
     names = {"record.json", "model.safetensors", "labels.csv", "transition.csv", "report.html", "log.jsonl"}
-    names |= {"tables.safetensors"}
+    names |= {"tables.safetensors", "probabilities.npy", "gallery.json"}
     assert names <= {path.name for path in out.iterdir()} <= names | {"checkpoint"}
     assert json.loads((out / "record.json").read_text()) == json.loads(json.dumps(record))
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fasten.own import Own
+
 
 def whole_from(least: int) -> Callable[[str], int]:
     """A reader of whole numbers from `least` on."""
@@ -29,6 +31,17 @@ def read_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("takes a path, got nothing")
     return Path(text)
+
+
+def read_share(text: str) -> float:
+    """A number between 0 and 1, both of them left out."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"takes a number between 0 and 1, got {text!r}") from None
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"takes a number between 0 and 1, got {text}; write 95% as 0.95")
+    return value
 
 
 def read_folder(text: str) -> Path:
@@ -66,7 +79,14 @@ def text(flag: str, metavar: str, about: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=about)
 
 
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A known data set; `fasten datasets` lists them.")]
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A known data set (`fasten datasets` lists them), or your own: a folder of images, a .csv, .parquet or "
+        ".npz file.",
+    ),
+]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", parser=read_folder)]
 Noise = Annotated[
     str,
@@ -78,7 +98,28 @@ Noise = Annotated[
     ),
 ]
 Epochs = Annotated[int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")]
-Clean = Annotated[int | None, number("--clean", 1, "Verified rows; by default as many as the data set's recipe says.")]
+Clean = Annotated[
+    int | None,
+    number("--clean", 1, "Verified rows of a known data set; by default as many as its recipe says."),
+]
+Verified = Annotated[
+    Path | None,
+    place("--verified", "Your own data: a list of the names (or ids) whose label somebody checked, one a line."),
+]
+CleanFolder = Annotated[Path | None, place("--clean-folder", "Your own images: a second folder, of clean ones.")]
+ValidFolder = Annotated[Path | None, place("--valid", "Your own images: a folder that selects the epoch.")]
+TestFolder = Annotated[Path | None, place("--test", "Your own images: a folder that is only reported.")]
+Size = Annotated[int | None, number("--size", 1, "Your own images: pixels of a side to which they are scaled.")]
+MaxBad = Annotated[int, number("--max-bad", 0, "Your own images: how many may be unreadable, and are left out.")]
+MinPrecision = Annotated[
+    float | None,
+    typer.Option(
+        "--min-precision",
+        parser=read_share,
+        metavar="P",
+        help="Your own data: correct only as many labels as verified rows show to be right with this precision.",
+    ),
+]
 Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe; may be repeated.")]
 SetOfSeveral = Annotated[
     list[str] | None,
@@ -94,3 +135,18 @@ OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie
 Device = Annotated[str, name("--device", "auto, cpu, cuda, cuda:N or mps.")]
 Labels = Annotated[str | None, name("--labels", "cifar10n: worst (the default), aggregate, random1 to random3.")]
 Download = Annotated[bool, switch("--download", "Fetch the files if they are not there.")]
+
+
+def own_data(
+    verified: Path | None,
+    clean_folder: Path | None,
+    valid: Path | None,
+    test: Path | None,
+    size: int | None,
+    max_bad: int,
+    min_precision: float | None,
+) -> Own:
+    """How a user's own data are to be read, as these options say."""
+    paths = {"verified": verified, "clean": clean_folder, "valid": valid, "test": test}
+    texts = {key: None if path is None else str(path) for key, path in paths.items()}
+    return Own(size=size, max_bad=max_bad, min_precision=min_precision, **texts)

@@ -51,8 +51,7 @@ class Checkpoints:
 
     def _write(self, number: int, tensors: dict[str, Tensor], meta: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        header = {"meta": meta, "sha256": _checksum(tensors, meta)}
-        write_bytes(self.folder / f"{number:09d}.safetensors", safetensors.torch.save(tensors, header))
+        write_tensors(self.folder / f"{number:09d}.safetensors", tensors, meta)
         for old in self._files()[:-KEEP]:
             old.unlink(missing_ok=True)
 
@@ -64,7 +63,7 @@ class Checkpoints:
         damaged: list[str] = []
         for path in reversed(self._files()):
             try:
-                return (*_read(path), damaged)
+                return (*read_tensors(path), damaged)
             except (OSError, ValueError, SafetensorError) as error:
                 damaged.append(f"checkpoint {path.name} is damaged ({error}); the one before it is used")
         if damaged:
@@ -72,7 +71,14 @@ class Checkpoints:
         return None
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str) -> None:
+    """One safetensors file of tensors that lie in memory, with JSON beside them and a checksum of both."""
+    header = {"meta": meta, "sha256": _checksum(tensors, meta)}
+    write_bytes(path, safetensors.torch.save(dict(tensors), header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; OSError, ValueError or SafetensorError where it is not whole."""
     with safe_open(path, "pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

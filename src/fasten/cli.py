@@ -15,6 +15,7 @@ import typer
 from fasten import console
 from fasten.arguments import (
     Clean,
+    CleanFolder,
     Data,
     Device,
     Download,
@@ -22,22 +23,31 @@ from fasten.arguments import (
     Folder,
     Json,
     Labels,
+    MaxBad,
+    MinPrecision,
     Noise,
     OwnRoot,
     Root,
     Set,
+    Size,
+    TestFolder,
+    ValidFolder,
+    Verified,
     name,
     number,
+    own_data,
     place,
     switch,
 )
-from fasten.commands import about, finished, runs
+from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped, resumable
-from fasten.datasets import Place, check_noise, find_dataset
+from fasten.datasets import Place, check_noise, prepare_data
+from fasten.machine import choose_machine
 from fasten.options import apply_settings
+from fasten.own import Own
 from fasten.records import VERSION, Record, Run
 from fasten.sentences import is_out_of_memory, one_line, sentence
-from fasten.training import Settings, resume, train
+from fasten.training import Settings, check_folder, resume, train
 
 app = typer.Typer(
     name="fasten",
@@ -73,6 +83,13 @@ def train_command(
     seed: Annotated[int, number("--seed", 0, "Of split, noise, weights and order.")] = 0,
     epochs: Epochs = None,
     clean: Clean = None,
+    verified: Verified = None,
+    clean_folder: CleanFolder = None,
+    valid: ValidFolder = None,
+    test: TestFolder = None,
+    size: Size = None,
+    max_bad: MaxBad = Own.max_bad,
+    min_precision: MinPrecision = None,
     device: Device = "auto",
     settings: Set = None,
     root: Root = Path("data"),
@@ -95,21 +112,32 @@ def train_command(
     result), model.safetensors, labels.csv (which labels are wrong, and what
     they should be), transition.csv (T), report.html and log.jsonl.
 
+    Your own data are a folder of images (class/name.jpg), a CSV or Parquet file
+    (path or feature columns, label, verified_label, picked, split) or an .npz
+    of arrays (x, labels, verified); docs/my-images.md and docs/my-table.md
+    tell more.
+
     \b
     Examples:
       fasten train digits --noise symmetric:0.4 --out runs/digits
+      fasten train photos/ --verified checked.txt --out runs/photos
+      fasten train items.csv --min-precision 0.95 --out runs/items
       fasten train digits --set threshold=0.9 --epochs 30 --out runs/mine
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
     check_noise(data, noise)
-    options, recipe = apply_settings(method, find_dataset(data).recipe, settings or [], epochs)
-    run = Run(data, noise, method, options, recipe, seed, clean)
+    check_folder(out)
+    own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
+    where = Place(root, download, labels or Place.label_set)
+    ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
+    options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
+    run = Run(data, noise, method, options, recipe, seed, clean, ready.own)
     with resumable(out / "record.json", _resume(out)), console.Display(quiet=as_json) as display:
         record = train(
             run,
             out,
             Settings(
-                Place(root, download, labels or Place.label_set),
+                ready.place,
                 device,
                 references,
                 noisy_reference,
@@ -153,7 +181,16 @@ def _finish(record: Record, out: Path, as_json: bool) -> None:
 
 app.command("compare")(runs.compare_command)
 app.command("reproduce")(runs.reproduce_command)
-for command in (finished.evaluate, finished.report, about.methods, about.datasets, about.bench):
+app.command()(auditing.audit)
+for command in (
+    finished.evaluate,
+    finished.predict,
+    finished.export,
+    finished.report,
+    about.methods,
+    about.datasets,
+    about.bench,
+):
     app.command()(command)
 
 # Both copies of click that typer may come with have this ancestor of every usage error.

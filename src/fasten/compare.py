@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -18,11 +18,12 @@ import torch
 
 from fasten.contract import Recipe
 from fasten.data.task import Task
-from fasten.datasets import check_noise, find_dataset, load_task
+from fasten.datasets import Place, Ready, check_noise, load_task, prepare_data
 from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
 from fasten.options import apply_settings, find_method, option_types
+from fasten.own import Own
 from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.statistics import LEVEL, estimate, holm, paired_difference
@@ -32,7 +33,7 @@ from fasten.training import Settings, build_method, check_folder, plan_of, resum
 SCHEMA = 1
 DEFAULT_METHODS = "fasten,fasten-no-lc,naive-oversampling,cross-entropy,clean-only"
 MOST_SEEDS = 1000  # a larger number is a seed, and not how many
-FIXED = ("dataset", "noise", "labels", "epochs", "settings")  # what all runs of one table share
+FIXED = ("dataset", "own", "noise", "labels", "epochs", "settings")  # what all runs of one table share
 
 Summary = dict[str, Any]
 
@@ -47,6 +48,7 @@ class Request:
     seeds: str = "3"
     epochs: int | None = None
     settings: Sequence[str] = ()
+    own: Own = field(default_factory=Own)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Comparison:
     methods: Sequence[str]
     seeds: Sequence[int]
     runs: Sequence[Run]
+    own: Mapping[str, Any] | None = None  # how a user's own data are read
+    place: Place | None = None  # where they are, read already
 
     def to_json(self) -> dict[str, Any]:
         values = {key: getattr(self, key) for key in (*FIXED, "methods", "seeds")}
@@ -89,12 +93,13 @@ Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the numbe
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
     check_noise(request.dataset, request.noise)
-    choose_machine(settings.device)
+    device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
-    load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], settings.place))
+    ready = prepare_data(request.dataset, request.own, settings.place, device_type=device_type)
+    load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], ready.place, None, ready.own))
     if request.methods == "all":
         names = [name for name in names if _allows(load(), METHODS[name])]
-    comparison = _plan(request, names, seeds, settings.place.label_set)
+    comparison = _plan(request, names, seeds, ready)
     check_out(comparison, out)
     missing = {run.method for run in comparison.runs if _record(out, run) is None}
     for run in comparison.runs[: len(names)]:
@@ -103,17 +108,19 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     return comparison
 
 
-def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], labels: str) -> Comparison:
+def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
     data, noise, epochs = request.dataset, request.noise, request.epochs
-    recipe, (shared, own) = find_dataset(data).recipe, divide_settings(request.settings, methods)
-    chosen = {name: apply_settings(name, recipe, [*shared, *own[name]], epochs) for name in methods}
-    runs = [Run(data, noise, name, *chosen[name], seed) for seed in seeds for name in methods]
+    shared, own = divide_settings(request.settings, methods)
+    chosen = {name: apply_settings(name, ready.recipe, [*shared, *own[name]], epochs) for name in methods}
+    runs = [Run(data, noise, name, *chosen[name], seed, None, ready.own) for seed in seeds for name in methods]
     fields = {key: getattr(runs[0].recipe, key) for key in (text.partition("=")[0] for text in shared)}
-    return Comparison(data, noise, labels, epochs, fields, methods, seeds, runs)
+    labels, place = ready.place.label_set, ready.place
+    return Comparison(data, noise, labels, epochs, fields, methods, seeds, runs, ready.own, place)
 
 
 def compare(comparison: Comparison, out: Path, settings: Settings, done: Done = lambda *run: None) -> Summary:
     """Carry out the runs that are missing or unfinished; the tables are written anew after each."""
+    settings = replace(settings, place=comparison.place or settings.place)
     failed = _failures(out)
     outcomes = [_outcome(run, _record(out, run), failed.get(folder_name(run))) for run in comparison.runs]
     out.mkdir(parents=True, exist_ok=True)

@@ -219,6 +219,40 @@ def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str
     print(f"written: {out}")
 
 
+def show_audit(found: Mapping[str, Any], folder: Path) -> None:
+    """How many labels look wrong, which classes are confused, and how far to trust it."""
+    rows, evidence = found["rows"], found["evidence"]
+    seen = f", {found['verified_wrong']:,} of them by a verdict" if found["verified"] else ""
+    expected = f"about {found['expected_wrong']:,.0f} are expected to be wrong"
+    print(f"{found['issues']:,} of {rows:,} labels count as wrong{seen}; {expected}")
+    if evidence is None:
+        print("uncalibrated: no row with a given label was verified at random, and T is a model's estimate")
+    else:
+        print(_evidence(evidence))
+    if found["confused"]:
+        print("\nT, largest entries off its diagonal")
+        lines = [[pair["true"], pair["given"], _percent(pair["share"])] for pair in found["confused"]]
+        show_table(["true class", "labelled as", "share"], lines)
+    if found["pairs"]:
+        print("\nlabels that look wrong")
+        lines = [[p["given"], p["suggested"], p["rows"], _percent(p["share"]), p["corrected"]] for p in found["pairs"]]
+        show_table(["given", "suggested", "rows", "of those given it", "corrected"], lines)
+    print(f"\nreport: {folder / 'report.html'}")
+
+
+def _evidence(found: Mapping[str, Any]) -> str:
+    """What the verified rows say, a sentence a line."""
+    right = found["precision"]
+    lines = [f"{found['num_random']} rows verified at random, {found['num_held']} of them held back"]
+    if right["n"]:
+        interval = f"95% interval {_percent(right['low'])} to {_percent(right['high'])}"
+        lines.append(f"corrections: {right['k']} of {right['n']} held-back ones are right ({interval})")
+    else:
+        lines.append("corrections: none among the held-back rows, so their precision is not known")
+    lines.append("p_wrong is calibrated" if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
+    return "\n".join([*lines, *(found[key] for key in ("threshold", "warning") if found[key])])
+
+
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     """A line for each stage of each method, then one for each method's whole run."""
     print(f"{net} on {device}; ratio to plain cross-entropy on the same images")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,24 @@ from fasten.data.cifarn import read_cifar10n, read_cifar100n
 from fasten.data.clothing1m import read_clothing1m
 from fasten.data.digits import read_digits
 from fasten.data.noise import corrupt, parse_noise
+from fasten.data.rows import Rows
 from fasten.data.source import Source
 from fasten.data.splits import Split, balanced_split, stratified_split
 from fasten.data.task import Task
 from fasten.metrics import counted_transition
+from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, read_rows, shape_of
 from fasten.streams import numpy_stream
 from fasten.suggest import nearest
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how to find a data set's files."""
+    """Where and how to find a data set's files; `rows` are a user's own data, where they were read already."""
 
     root: Path = Path("data")
     download: bool = False
     label_set: str = "worst"
+    rows: Rows | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -111,23 +114,44 @@ DATASETS: dict[str, Dataset] = {
 def find_dataset(name: str) -> Dataset:
     """A known data set, or a sentence that names the nearest."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}; {nearest(name, DATASETS)}")
+        raise ValueError(f"unknown data set {name!r}; {nearest(name, DATASETS)}; for your own data give a path")
     return DATASETS[name]
+
+
+def is_own(name: str) -> bool:
+    """Whether this is a path to a user's own data, and not the name of a known data set.
+
+    >>> is_own("digits"), is_own("./digits")
+    (False, True)
+    """
+    return name not in DATASETS and is_path(name)
 
 
 def check_noise(name: str, noise: str) -> None:
     """Before anything is read: can this data set have this noise?"""
     kind = parse_noise(noise).kind
-    if find_dataset(name).given and kind != "none":
+    if not is_own(name) and find_dataset(name).given and kind != "none":
         raise ValueError(f"{name} comes with noisy labels of its own; leave --noise away, got {noise!r}")
 
 
 def load_task(
-    name: str, noise: str = "none", seed: int = 0, place: Place | None = None, clean: int | None = None
+    name: str,
+    noise: str = "none",
+    seed: int = 0,
+    place: Place | None = None,
+    clean: int | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Read a data set, split it and corrupt its labels, all as the seed says; `clean` rows, if not as many as usual."""
+    """Read a data set, split it and corrupt its labels, all as the seed says; `clean` rows, if not as many as usual.
+
+    Where `name` is a path, `own` says how to read it.
+    """
     check_noise(name, noise)
-    dataset, place = DATASETS[name], place or Place()
+    place = place or Place()
+    if is_own(name):
+        rows = place.rows if place.rows is not None else read_rows(name, Own.from_json(own))
+        return make_own_task(rows, seed, noise)
+    dataset = DATASETS[name]
     if not dataset.label_sets and place.label_set != Place.label_set:
         known = ", ".join(key for key, value in DATASETS.items() if value.label_sets)
         raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels away: it is for {known}")
@@ -137,6 +161,39 @@ def load_task(
             raise ValueError(f"{name} is split officially, with its own clean rows; leave --clean away, got {clean}")
         dataset = replace(dataset, num_clean=clean)
     return make_task(dataset, source, noise, seed)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a run of some data starts from: the default recipe, where the data are, and how a user's own are read."""
+
+    recipe: Recipe
+    place: Place
+    own: dict[str, Any] | None = None
+
+
+def prepare_data(name: str, own: Own, place: Place, clean: int | None = None, device_type: str = "cpu") -> Ready:
+    """Check what was asked of the data, before any training; a user's own are read, once for all runs."""
+    if not is_own(name):
+        recipe, asked = find_dataset(name).recipe, [FLAGS[key] for key in own.to_json()]
+        if asked:
+            raise ValueError(f"{asked[0]} is for your own data, and {name} is a known data set; leave it away")
+        return Ready(recipe, place)
+    _refuse_for_own(name, place, clean)
+    rows = read_rows(name, own)
+    recipe = auto_recipe(shape_of(rows.x), len(rows), rows.num_classes, device_type)
+    return Ready(recipe, replace(place, rows=rows), own.to_json())
+
+
+def _refuse_for_own(name: str, place: Place, clean: int | None) -> None:
+    if clean is not None:
+        raise ValueError(
+            f"--clean {clean} splits verified rows off a known data set; of your own data say which rows are verified, "
+            "by --verified FILE or --clean-folder DIR"
+        )
+    for flag, asked in (("--labels", place.label_set != Place.label_set), ("--download", place.download)):
+        if asked:
+            raise ValueError(f"{flag} is for known data sets, and {name} is your own; leave it away")
 
 
 def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:

@@ -3,7 +3,32 @@
 import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of the one at `path` in one step once all is written.
+
+    On failure the old file stays and nothing else is left.
+    """
+    path = Path(path)
+    aside = path.parent / f".{uuid.uuid4().hex}.tmp"  # the same folder: a rename across file systems is a copy
+    try:
+        with open(aside, "xb") as file:  # not mkstemp, whose files nobody but the owner may read
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException as error:  # an interrupt, too, must leave nothing behind
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and error.filename in (None, os.fspath(aside)):
+            error.filename, error.filename2 = os.fspath(path), None  # the name that the caller knows
+        raise
+    _sync_folder(path.parent)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -15,21 +40,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     ...     [(file.name, file.read_bytes()) for file in Path(folder).iterdir()]
     [('a.bin', b'new')]
     """
-    path = Path(path)
-    aside = path.parent / f".{uuid.uuid4().hex}.tmp"  # the same folder: a rename across file systems is a copy
-    try:
-        with open(aside, "xb") as file:  # not mkstemp, whose files nobody but the owner may read
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException as error:  # an interrupt, too, must leave nothing behind
-        with contextlib.suppress(OSError):
-            aside.unlink()
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = os.fspath(path), None  # the name that the caller knows
-        raise
-    _sync_folder(path.parent)
+    with replaced(path) as file:
+        file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -41,12 +41,17 @@ class Run:
     recipe: Recipe = field(default_factory=Recipe)
     seed: int = 0
     clean: int | None = None  # verified rows to split off; None: as many as the data set says
+    own: Mapping[str, Any] | None = None  # how a user's own data are read; None: a known data set
 
     def to_json(self) -> dict[str, Any]:
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
         if self.recipe.weights is None:
             del recipe["weights"]  # as in records from before there was such a thing: the same run, the same JSON
-        return {**vars(self), "options": dict(self.options), "recipe": recipe}
+        if not self.recipe.frozen:
+            del recipe["frozen"]
+        values = {**vars(self), "options": dict(self.options), "recipe": recipe}
+        own = values.pop("own")
+        return values if own is None else {**values, "own": dict(own)}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fasten import audit
@@ -24,11 +26,11 @@ from fasten.datasets import Place, load_task
 from fasten.engine import Fit, Row
 from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.files import write_bytes
+from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
-from fasten.nets import build_backbone
-from fasten.nets.weights import load_weights
-from fasten.options import find_method
+from fasten.nets import build_backbone, has_weights
+from fasten.options import find_method, option_types
 from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.stream import StreamLoader
@@ -38,8 +40,9 @@ EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed si
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
-    *("log.jsonl", "checkpoint"),
+    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint"),
 )
+MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -68,13 +71,13 @@ def build_method(run: Run, task: Task) -> nn.Module:
         options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
     elif "oracle" in options:
         del options["oracle"]
+    if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
+        options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
     if entry.clean_set and len(task.clean) == 0:
         raise ValueError(f"{run.method} needs clean rows, and {task.name} has none; try --method cross-entropy")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
-        backbone = build_backbone(run.recipe.net, task.shape)
-        if run.recipe.weights is not None:
-            load_weights(backbone, run.recipe.net, Path(run.recipe.weights).expanduser())
+        backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
         return entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
 
 
@@ -98,7 +101,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     settings = settings or Settings()
     began = time.perf_counter()
     check_folder(out)
-    task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean)
+    task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
     out.mkdir(parents=True, exist_ok=True)
@@ -120,13 +123,21 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     if how is None:
         raise ValueError(f"{out / 'record.json'} does not say how it was run; run it again in another folder")
     root = Path(how["root"]) if settings.place == Place() else settings.place.root
-    place = Place(root, settings.place.download, how["label_set"])
+    place = replace(settings.place, root=root, label_set=how["label_set"])
     device = how["device"] if settings.device == "auto" else settings.device
     references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
     settings = replace(settings, place=place, device=device, **references)
     record["environment"] |= shared_gpu()
-    task = load_task(run.dataset, run.noise, run.seed, place, run.clean)
+    task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
+    _check_same(record, task, run.dataset)
     return _Session(run, task, out, settings, record).go(began)
+
+
+def _check_same(record: Record, task: Task, name: str) -> None:
+    """A checkpoint fits the rows that it was made of, and a user's own data may have changed meanwhile."""
+    now = _sizes(task) | {"class_names": list(task.class_names)}
+    if any(record["data"].get(key, value) != value for key, value in now.items()):
+        raise ValueError(f"{name} is no longer what the run was started on; bring it back, or begin anew elsewhere")
 
 
 def check_folder(out: Path) -> None:
@@ -142,21 +153,34 @@ def check_folder(out: Path) -> None:
 
 
 def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> Record:
-    sizes = {f"rows_{name}": len(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
     how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
     how |= {k: getattr(settings, k) for k in ("clean_reference", "noisy_reference", "deterministic")}
     return {
         "schema": SCHEMA,
         "run": run.to_json(),
         "environment": environment() | _described(machine) | {"how": how},
-        "data": sizes
-        | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)},
+        "data": _sizes(task)
+        | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)}
+        | _own_data(task),
         "epochs": [],
         "evaluation": None,
         "references": {},
         "result": None,
         "notes": [],
     }
+
+
+def _sizes(task: Task) -> dict[str, int]:
+    return {f"rows_{name}": len(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
+
+
+def _own_data(task: Task) -> dict[str, Any]:
+    """What it takes to read new data as a user's own were read; known data sets need none of it."""
+    if task.known is None:
+        return {}
+    values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
+    counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
+    return values | {"feature_names": list(task.feature_names)} | counts
 
 
 def _described(machine: Machine) -> dict[str, Any]:
@@ -186,7 +210,7 @@ class _Session:
         found = self.checkpoints.load()
         if found is None:
             log = Log(self.out / "log.jsonl")
-            for note in [*start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
+            for note in [*self.task.notes, *start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
                 self._note(note)
             return log
         tensors, meta, damaged = found
@@ -207,7 +231,10 @@ class _Session:
             self.fit.run()
         finally:
             self.checkpoints.close()
-        found = evaluate(self.method, self.task, self.loader)
+        min_precision = (self.run.own or {}).get("min_precision")
+        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed)
+        for note in found.findings.notes:
+            self._note(note)
         self._fill(found, preparation)
         self._references()
         self._write(found)
@@ -289,8 +316,9 @@ class _Session:
     def _write(self, found: Evaluation) -> None:
         """The record last: a folder whose record has a result is complete."""
         names = self.task.class_names
-        table = audit.label_table(self.task.ids, self.task.given, found.posterior, names)
+        table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")
+        write_bytes(self.out / "probabilities.npy", _npy(found.probs))
         audit.write_transition(found.transition, names, self.out / "transition.csv")
         children, tables = _weights_and_tables(self.method)
         weights = safetensors.torch.save(children)
@@ -298,16 +326,19 @@ class _Session:
         write_bytes(self.out / "model.safetensors", weights)
         if tables:
             write_bytes(self.out / "tables.safetensors", safetensors.torch.save(tables))
-        write_report(self.record, self.out / "report.html")
+        gallery = write_gallery(self.task, table, self.out / "gallery.json")
+        write_report(self.record, self.out / "report.html", gallery)
         write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
 
 
 def start_notes(recipe: Recipe) -> list[str]:
-    """A network for ImageNet is rarely meant to start from nothing."""
-    if recipe.weights is not None or not recipe.net.startswith("imagenet-"):
+    """A network made to be trained by others, or one that is frozen, is rarely meant to start from nothing."""
+    made_for_weights = recipe.frozen or recipe.net.startswith(("imagenet-", "timm:", "torchvision:", "hf:"))
+    if recipe.weights is not None or not made_for_weights or has_weights(recipe.net):
         return []
-    return [f"{recipe.net} starts from random weights; --set weights=FILE starts it from those of ImageNet"]
+    stays = ", and is frozen so" if recipe.frozen else ""
+    return [f"{recipe.net} starts from random weights{stays}; --set weights=FILE starts it from trained ones"]
 
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
@@ -346,9 +377,17 @@ def clean_rows_do_better(record: Record) -> str | None:
 def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What prediction needs, the children's tensors; and what the method itself remembers: labels, weights, T."""
     children = tuple(f"{name}." for name, _ in method.named_children())
-    state = {name: tensor.cpu().contiguous() for name, tensor in method.state_dict().items()}
+    # Copies, since the file format refuses what a network uses twice.
+    state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
     weights = {name for name in state if name.startswith(children)}
     return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
+
+
+def _npy(probs: NDArray[np.floating[Any]]) -> bytes:
+    """As float32 in a .npy file."""
+    content = io.BytesIO()
+    np.save(content, probs.astype(np.float32, copy=False), allow_pickle=False)
+    return content.getvalue()
 
 
 def _peak_memory(device: torch.device) -> int | None:

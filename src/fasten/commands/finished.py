@@ -1,47 +1,157 @@
-"""Commands that look at a run: evaluate, report."""
+"""Commands that use a finished run: evaluate, predict, export, report."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from fasten import console
-from fasten.arguments import Data, Device, Download, Folder, Json, Labels, OwnRoot, place
-from fasten.datasets import find_dataset
-from fasten.inference import evaluate_run, load_test_task, read_finished
+from fasten.arguments import Data, Device, Download, Folder, Json, Labels, MaxBad, OwnRoot, place, switch, text
+from fasten.datasets import find_dataset, is_own
+from fasten.exporting import export_run, first_examples
+from fasten.inference import evaluate_run, load_new_task, load_test_task, predict_run, read_finished
 from fasten.machine import choose_machine
+from fasten.own import Own
 from fasten.records import epochs_so_far, read_record
-from fasten.report import write_report
+from fasten.report import read_gallery, write_report
+
+CLASSES_SHOWN = 10  # by `predict`, the most frequent ones
 
 
 def evaluate(
     dir: Folder,
     data: Data,
+    max_bad: MaxBad = Own.max_bad,
     root: OwnRoot = None,
     device: Device = "auto",
     labels: Labels = None,
     download: Download = False,
     as_json: Json = False,
 ) -> None:
-    """Test a run's classifier on the test rows of a data set.
+    """Test a run's classifier on rows whose labels are known.
 
-    Where it is the run's own data set, these are the rows that the run held
-    back, and the accuracy is that of its record.
+    Of a known data set these are its test rows; where it is the run's own data
+    set, those that the run held back, and the accuracy is that of its record.
+    Of your own data they are the rows of the split `test`, if there are any,
+    else all rows with a label. Classes are matched by name.
 
     \b
-    Example:
+    Examples:
       fasten evaluate runs/digits digits
+      fasten evaluate runs/photos checked-photos/
     """
-    find_dataset(data)
+    _check_data(data)
     machine = choose_machine(device)
-    task = load_test_task(read_finished(dir), data, root, labels, download)
+    task = load_test_task(read_finished(dir), data, root, labels, download, max_bad)
     scores = evaluate_run(dir, task, machine)
     if as_json:
         print(json.dumps(scores))
-    else:
-        console.show_table(["rows", "accuracy", "NLL"], [[scores["rows"], scores["test_accuracy"], scores["test_nll"]]])
+        return
+    console.show_table(["rows", "accuracy", "NLL"], [[scores["rows"], scores["test_accuracy"], scores["test_nll"]]])
+    print()
+    keys = ("class", "rows", "accuracy", "predicted", "precision")
+    console.show_table(keys, [[line[key] for key in keys] for line in scores["classes"]])
+    _say(scores["notes"])
+
+
+def predict(
+    dir: Folder,
+    data: Data,
+    out: Annotated[Path, place("--out", "The CSV file to write.")],
+    probabilities: Annotated[
+        bool, switch("--probabilities", "Also write the probability of every class, a column each.")
+    ] = False,
+    max_bad: MaxBad = Own.max_bad,
+    root: OwnRoot = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Predict the classes of new rows, which need no labels.
+
+    Your own data are a folder of images, in folders of classes or not, a CSV or
+    Parquet file, or an .npz of arrays; images are brought to the size that the
+    run was trained on. The file has a line for each row: id, predicted, p (the
+    probability of that class).
+
+    \b
+    Examples:
+      fasten predict runs/photos new-photos/ --out predictions.csv
+      fasten predict runs/items items.csv --probabilities --out items-p.csv
+    """
+    _check_data(data)
+    _check_file(out)
+    machine = choose_machine(device)
+    task = load_new_task(read_finished(dir), data, max_bad, root)
+    summary = predict_run(dir, task, machine, out, probabilities)
+    if as_json:
+        print(json.dumps(summary))
+        return
+    most = sorted(summary["predicted"].items(), key=lambda item: -item[1])
+    console.show_table(["predicted", "rows"], most[:CLASSES_SHOWN])
+    _say(summary["notes"])
+    print(f"{summary['rows']:,} rows, mean probability {summary['mean_p']:.3f}: {summary['out']}")
+
+
+def export(
+    dir: Folder,
+    out: Annotated[Path, place("--out", "The file to write, such as model.onnx or model.pt2.")],
+    form: Annotated[str, text("--format", "FORMAT", "onnx, or torch for an exported program.")] = "onnx",
+    data: Annotated[
+        str | None, text("--data", "DATA", "Compare predictions on rows of these data, not on made-up ones.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's classifier as one file for other programs.
+
+    It takes raw examples, images as uint8 (batch, height, width, channels) in
+    RGB or grey, or features as float32 (batch, features), any number of them;
+    normalisation is inside. It returns class probabilities. The file holds the
+    names of the classes. Its predictions are compared with this program's
+    first, and a file that differs is not written.
+
+    \b
+    Examples:
+      fasten export runs/digits --out digits.onnx
+      fasten export runs/digits --format torch --data digits --out digits.pt2
+    """
+    _check_file(out)
+    examples = None
+    if data is not None:
+        _check_data(data)
+        examples = first_examples(load_new_task(read_finished(dir), data))
+    found = export_run(dir, out, form, examples)
+    if as_json:
+        print(json.dumps(found))
+        return
+    wanted = "×".join(map(str, found["input"]))
+    print(f"input: {found['input_type']} {wanted}; output: the probabilities of {len(found['classes'])} classes")
+    what = "rows" if data is not None else "made-up rows"
+    print(
+        f"largest difference from our own predictions, over {found['rows_compared']} {what}: "
+        f"{found['largest_difference']:.1e}"
+    )
+    print(f"{found['bytes']:,} bytes: {found['out']}")
+
+
+def _check_data(data: str) -> None:
+    if not is_own(data):
+        find_dataset(data)
+
+
+def _check_file(out: Path) -> None:
+    """Before any work: can there be a file?"""
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; --out takes the name of the file to write")
+    if not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent} for {out.name}; make it first")
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"note: {note}")
 
 
 def report(
@@ -59,5 +169,5 @@ def report(
     if path.is_dir():
         raise ValueError(f"{path} is a folder; --out takes the name of the file to write")
     record = read_record(dir)
-    write_report({**record, "epochs": record["epochs"] or epochs_so_far(dir)}, path)
+    write_report({**record, "epochs": record["epochs"] or epochs_so_far(dir)}, path, read_gallery(dir))
     print(json.dumps({"report": os.fspath(path)}) if as_json else path)

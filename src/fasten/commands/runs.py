@@ -11,19 +11,26 @@ import typer
 
 from fasten import console
 from fasten.arguments import (
+    CleanFolder,
     Data,
     Device,
     Download,
     Epochs,
     Json,
     Labels,
+    MaxBad,
     Methods,
     Noise,
     Root,
     Seeds,
     SetOfSeveral,
+    Size,
+    TestFolder,
+    ValidFolder,
+    Verified,
     name,
     number,
+    own_data,
     place,
     switch,
     text,
@@ -31,6 +38,7 @@ from fasten.arguments import (
 from fasten.commands.stopping import resumable
 from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
 from fasten.datasets import Place
+from fasten.own import Own
 from fasten.reproduce import How, reproduce
 from fasten.training import Settings
 from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
@@ -49,6 +57,12 @@ def compare_command(
     seeds: Seeds = "3",
     noise: Noise = "none",
     epochs: Epochs = None,
+    verified: Verified = None,
+    clean_folder: CleanFolder = None,
+    valid: ValidFolder = None,
+    test: TestFolder = None,
+    size: Size = None,
+    max_bad: MaxBad = Own.max_bad,
     device: Device = "auto",
     settings: SetOfSeveral = None,
     root: Root = Path("data"),
@@ -68,8 +82,10 @@ def compare_command(
       fasten compare digits --noise symmetric:0.4 --seeds 5 --out runs/five
       fasten compare digits --methods fasten,l2rw --set rate=0.1 --out runs/two
       fasten compare digits --set fasten.threshold=0.9 --out runs/strict
+      fasten compare items.csv --methods fasten,cross-entropy --out runs/items
     """
-    request = Request(data, noise, methods, seeds, epochs, settings or ())
+    own = own_data(verified, clean_folder, valid, test, size, max_bad, None)
+    request = Request(data, noise, methods, seeds, epochs, settings or (), own)
     where = Place(root, download, labels or Place.label_set)
     display = console.Runs(quiet=as_json)
     how = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)

@@ -1,0 +1,71 @@
+"""The pages about users' own data: their commands run, one after another, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fasten.cli import main
+from own_data import make_blobs, write_digits, write_table
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def commands(page: str) -> list[str]:
+    """The lines of its shell blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def prepare_images(here: Path) -> None:
+    _, truth = write_digits(here / "photos", num_verified=80)
+    for number, (name, label) in enumerate(sorted(truth.items())):
+        target = here / ("checked-photos" if number % 3 else "new-photos") / label / f"{number}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(here / "photos" / name, target)
+
+
+def prepare_table(here: Path) -> None:
+    write_table(here / "items.csv")
+    lines = (here / "items.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    (here / "new-items.csv").write_text("\n".join(",".join(reversed(row[1:7])) for row in rows))
+    (here / "test-items.csv").write_text("\n".join(",".join(row[1:8]) for row in [rows[0], *rows[-60:]]))
+    x, given, truth = make_blobs(300)
+    np.savez(here / "embeddings.npz", x=x, labels=given, verified=np.where(np.arange(300) < 90, truth, -1))
+
+
+@pytest.mark.parametrize(
+    ("page", "prepare", "written"),
+    [
+        ("my-images.md", prepare_images, ["photos-repaired", "predictions.csv", "runs/two-folders/report.html"]),
+        ("my-table.md", prepare_table, ["items-repaired.csv", "predictions.csv", "runs/embeddings/labels.csv"]),
+    ],
+)
+def test_the_commands_of_a_page_run(folder, capsys, page, prepare, written):
+    torch.set_num_threads(1)
+    prepare(folder)
+    found = commands(page)
+    assert len(found) >= 5
+    for command in found:
+        program, *words = shlex.split(command)
+        assert program == "fasten"
+        quick = ["--epochs", "2", "--no-references"] if words[0] == "train" else []
+        assert main([*words, *quick]) == 0, f"{command}: {capsys.readouterr().err}"
+    assert all((folder / name).exists() for name in written)
+
+
+@pytest.mark.parametrize("page", ["my-images.md", "my-table.md"])
+def test_the_options_that_a_page_names_exist(page, capsys):
+    named = set(re.findall(r"--[a-z][a-z-]+", (DOCS / page).read_text(encoding="utf-8")))
+    known = set()
+    for command in ("train", "audit", "compare", "predict", "evaluate"):
+        assert main([command, "--help"]) == 0
+        known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
+    assert named <= known

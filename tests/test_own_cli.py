@@ -1,0 +1,390 @@
+"""Users' own data on the command line: folders, tables and arrays, and every way to get them wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import fasten.datasets as datasets
+import fasten.training as training
+from fasten.cli import main
+from fasten.records import read_record
+from own_data import make_blobs, write_digits, write_table
+from test_cli import answer, refuse, tree
+
+FAST = "--device cpu --epochs 3 --no-references"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other are slow where others work too."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """photos/ with verified.txt, items.csv and emb.npz, which no test may change."""
+    folder = tmp_path_factory.mktemp("data")
+    write_digits(folder / "photos")
+    write_table(folder / "items.csv")
+    x, given, truth = make_blobs(400)
+    np.savez(folder / "emb.npz", x=x, labels=given, verified=np.where(np.arange(400) < 120, truth, -1))
+    return folder
+
+
+@pytest.fixture
+def here(data, folder) -> Path:
+    """A copy of it, as the current folder."""
+    shutil.copytree(data, folder, dirs_exist_ok=True)
+    return folder
+
+
+def labels_of(out: str) -> pd.DataFrame:
+    return pd.read_csv(Path(out) / "labels.csv", dtype=str, keep_default_na=False).astype(
+        {"row": int, "p_wrong": float}
+    )
+
+
+def test_a_folder_with_a_list_of_verified_names_gives_a_model_and_corrected_labels(here, capsys):
+    verified, truth = write_digits(here / "photos")
+    said = json.loads(answer("train photos/ --verified verified.txt --device cpu --json --out run", capsys))
+    assert (said["run"]["dataset"], said["run"]["own"]) == ("photos/", {"verified": "verified.txt"})
+    assert said["run"]["recipe"]["net"] == "small-cnn"
+    assert said["result"]["test_accuracy"] is None
+    assert "there are no test rows, so no test accuracy" in said["notes"]
+    table = labels_of("run")
+    assert list(table)[8:] == ["verified", "picked"]
+    assert len(table) == 120
+    right = [truth[name] for name in table["id"]]
+    assert (table["corrected"] == right).mean() > 0.9 > (table["given"] == right).mean()
+    assert set(table["id"][table["picked"].isin(["random", "held"])]) == set(verified)
+    evidence = read_record(Path("run"))["evaluation"]["evidence"]
+    assert (evidence["num_random"], evidence["num_held"]) == (60, (table["picked"] == "held").sum())
+    probs = np.load("run/probabilities.npy")
+    assert (probs.shape, probs.dtype) == ((120, 3), np.float32)
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
+
+
+def test_a_second_folder_of_clean_images_will_do(here, capsys):
+    verified, truth = write_digits(here / "photos")
+    for name in verified:
+        (here / "checked" / truth[name]).mkdir(parents=True, exist_ok=True)
+        shutil.move(here / "photos" / name, here / "checked" / truth[name] / Path(name).name)
+    answer(f"train photos --clean-folder checked {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["data"]["rows_clean"] + record["data"]["rows_valid"] == 60
+    assert any("uncalibrated, and T is a model's estimate" in note for note in record["notes"])
+    assert record["evaluation"]["evidence"] is None
+    assert len(labels_of("run")) == 60
+
+
+def test_the_same_image_in_both_folders_is_a_verified_row(here, capsys):
+    shutil.copytree(here / "photos" / "d0", here / "checked" / "d0")
+    shutil.copytree(here / "photos" / "d1", here / "checked" / "d1")
+    answer(f"train photos --clean-folder checked {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["evaluation"]["evidence"]["num_random"] == len(list((here / "checked").rglob("*.png")))
+    assert any(note.startswith("no clean rows in d2") for note in record["notes"])
+
+
+def test_folders_for_validation_and_test_are_used(here, capsys):
+    for part in ("valid", "test"):
+        write_digits(here / part, per_class=8, share=0, seed=5 if part == "valid" else 6)
+    # The digits are drawn from the same files: what also stands in training is taken out of it.
+    for part in ("valid", "test"):
+        for path in (here / part).rglob("*.png"):
+            for same in (here / "photos").rglob(path.name):
+                same.unlink()
+    for path in (here / "test").rglob("*.png"):
+        for same in (here / "valid").rglob(path.name):
+            same.unlink()
+    write_list = [str(path.relative_to(here / "photos")) for path in sorted((here / "photos").rglob("*.png"))[::4]]
+    (here / "names.txt").write_text("\n".join(write_list))
+    answer(f"train photos --verified names.txt --valid valid --test test {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["data"]["rows_test"] == 24
+    assert record["data"]["rows_valid"] == len(list((here / "valid").rglob("*.png")))
+    assert record["result"]["selected_by"] == "valid"
+    assert isinstance(record["result"]["test_accuracy"], float)
+
+
+def test_a_table_of_features_is_trained_on_by_an_mlp(here, capsys):
+    answer(f"train items.csv {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["run"]["recipe"]["net"] == "mlp"
+    data = record["data"]
+    assert (data["rows_test"], data["rows_held"], data["rows_verified"]) == (60, 40, 120)
+    assert (data["shape"], data["feature_names"]) == ([6], [f"f{i}" for i in range(6)])
+    assert record["result"]["test_accuracy"] > 0.9
+    assert set(labels_of("run")["id"]) == {f"r{row}" for row in range(340)}
+
+
+def test_a_manifest_of_images_is_read_beside_its_images(here, capsys):
+    _, truth = write_digits(here / "photos")
+    lines = [
+        f"photos/{name},{name.split('/')[0]},{label if i % 2 else ''}" for i, (name, label) in enumerate(truth.items())
+    ]
+    (here / "list.csv").write_text("path,label,verified_label\n" + "\n".join(lines))
+    answer(f"train list.csv --size 12 --set net=small-cnn {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["data"]["shape"] == [1, 12, 12]
+    assert record["data"]["rows_verified"] == 60
+    assert record["run"]["own"] == {"size": 12}
+
+
+def test_arrays_are_audited_and_a_precision_can_be_kept(here, capsys):
+    answer("train emb.npz --device cpu --min-precision 0.7 --no-references --out run", capsys)
+    record = read_record(Path("run"))
+    choice = record["evaluation"]["evidence"]["threshold"]
+    assert choice["threshold"] is not None
+    assert any(note.startswith("at least 0.7 of the corrections") for note in record["notes"])
+    answer("train emb.npz --device cpu --min-precision 0.999 --no-references --out strict", capsys)
+    notes = read_record(Path("strict"))["notes"]
+    assert any("so nothing is corrected; verify more rows at random: about" in note for note in notes)
+    table = labels_of("strict")
+    assert set(table["verified"][table["is_issue"] == "true"]) <= {"0", "1", "2", "3"}
+    assert (table["is_issue"][table["verified"] == ""] == "false").all()
+
+
+def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, capsys):
+    x, given, _ = make_blobs(200)
+    np.savez("plain.npz", x=x, labels=given)
+    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "--method cross-entropy")
+    answer(f"train plain.npz --method cross-entropy {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["result"]["selected_by"] == "last"
+    assert any("the last epoch is used" in note for note in record["notes"])
+
+
+def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
+    x, given, truth = make_blobs(200)
+    first = [int(np.flatnonzero(truth == c)[0]) for c in range(4)]
+    np.savez("few.npz", x=x, labels=given, x_clean=x[first] + 0.1, y_clean=np.arange(4))
+    answer(f"train few.npz {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["result"]["selected_by"] == "last"
+    assert any("drawn with replacement" in note for note in record["notes"])
+
+
+def test_noise_can_be_tried_on_ones_own_data(here, capsys):
+    answer(f"train emb.npz --noise pair:0.3 {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert record["data"]["noise_rate"] == pytest.approx(0.3, abs=0.05)
+    assert record["evaluation"]["detection"]["posterior"]["auroc"] > 0.5
+    refuse(f"train emb.npz --noise asymmetric:0.3 {FAST} --out other", capsys, "asymmetric", "pair:R")
+
+
+def test_a_run_on_own_data_resumes_as_if_it_had_never_stopped(here, capsys, monkeypatch):
+    answer(f"train emb.npz {FAST} --out whole", capsys)
+    calls = []
+
+    def stop(self, epoch_ended):
+        calls.append(epoch_ended)
+        if len(calls) == 5:
+            self.save()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Session, "_after_update", stop)
+    assert main(shlex.split(f"train emb.npz {FAST} --out run")) == 130
+    monkeypatch.undo()
+    os.chdir(here)
+    answer("resume run --device cpu", capsys)
+    assert (here / "run" / "labels.csv").read_bytes() == (here / "whole" / "labels.csv").read_bytes()
+    assert (here / "run" / "probabilities.npy").read_bytes() == (here / "whole" / "probabilities.npy").read_bytes()
+
+
+def test_data_that_changed_meanwhile_are_not_resumed(here, capsys):
+    answer(f"train emb.npz {FAST} --out run", capsys)
+    record = json.loads((here / "run" / "record.json").read_text())
+    (here / "run" / "record.json").write_text(json.dumps(record | {"result": None}))
+    x, given, _ = make_blobs(500)
+    np.savez("emb.npz", x=x, labels=given)
+    refuse("resume run --device cpu", capsys, "emb.npz", "no longer what the run was started on")
+
+
+def test_methods_are_compared_on_own_data_which_are_read_once(here, capsys, monkeypatch):
+    reads = []
+    original = datasets.read_rows
+    monkeypatch.setattr(datasets, "read_rows", lambda *args, **kw: reads.append(args) or original(*args, **kw))
+    command = "compare items.csv --methods fasten,cross-entropy --seeds 2 --epochs 2 --device cpu --json --out many"
+    said = json.loads(answer(command, capsys))
+    assert len(reads) == 1
+    assert [line["method"] for line in said["methods"]] == ["fasten", "cross-entropy"]
+    assert said["accuracy"] == "test"
+    before = tree(here / "many")
+    answer(command, capsys)
+    assert tree(here / "many") == before, "all of it was there"
+    refuse("compare photos --verified verified.txt --out many --device cpu", capsys, "holds a comparison")
+
+
+def test_compare_takes_the_options_of_folders(here, capsys):
+    command = "compare photos --verified verified.txt --size 8 --methods fasten,clean-only --seeds 1 --epochs 1"
+    said = json.loads(answer(f"{command} --device cpu --json --out many", capsys))
+    assert said["comparison"]["own"] == {"verified": "verified.txt", "size": 8}
+    assert said["accuracy"] == "valid"
+    (here / "other.txt").write_text("\n".join((here / "verified.txt").read_text().splitlines()[:30]))
+    changed = command.replace("verified.txt", "other.txt")
+    refuse(f"{changed} --device cpu --out many", capsys, "holds a comparison with own")
+
+
+# What a user gets wrong: one sentence, and nothing is written.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("train emb.npz --clean 100", ["--clean 100", "--verified FILE", "--clean-folder DIR"]),
+        ("train emb.npz --labels worst2", ["--labels is for known data sets"]),
+        ("train emb.npz --download", ["--download is for known data sets"]),
+        ("train digits --verified verified.txt", ["--verified is for your own data", "digits is a known data set"]),
+        ("train digits --size 8", ["--size is for your own data"]),
+        ("train items.csv --test photos", ["--test is for folders of images", "split"]),
+        ("train emb.npz --clean-folder photos", ["--clean-folder is for folders of images", "x_clean"]),
+        ("train missing/", ["no file or folder missing"]),
+        ("train missing.csv", ["no file missing.csv"]),
+        ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
+        ("train photos --clean-folder nowhere", ["no folder nowhere"]),
+        ("train photos --size 0", ["--size", "from 1 on"]),
+        ("train photos --size 5000", ["from 1 to 4096", "5000"]),
+        ("train photos --max-bad -1", ["--max-bad", "from 0 on"]),
+        ("train emb.npz --min-precision 95", ["--min-precision", "between 0 and 1", "write 95% as 0.95"]),
+        ("train emb.npz --min-precision high", ["--min-precision", "'high'"]),
+        ("train emb.npz --set net=resnet18", ["does not take rows of features", "mlp"]),
+        ("train verified.zip", ["unknown data set 'verified.zip'"]),
+        ("compare emb.npz --download", ["--download is for known data sets"]),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(here, capsys, options, words):
+    refuse(f"{options} --device cpu --out run", capsys, *words)
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_the_data_are_read(here, capsys):
+    (here / "run").mkdir()
+    (here / "run" / "record.json").write_text("{}")
+    refuse("train missing/ --device cpu --out run", capsys, "run already holds a run")
+
+
+def first_image(here: Path) -> Path:
+    return sorted((here / "photos").rglob("*.png"))[0]
+
+
+def spoil_images(here: Path, number: int) -> list[Path]:
+    bad = sorted((here / "photos").rglob("*.png"))[:number]
+    for path in bad:
+        path.write_bytes(b"not an image")
+    return bad
+
+
+def change_lines(here: Path, change) -> None:
+    lines = (here / "items.csv").read_text().splitlines()
+    (here / "items.csv").write_text("\n".join(change(lines)))
+
+
+def verify_twice(here: Path) -> None:
+    path = first_image(here)
+    name = f"{path.parent.name}/{path.name}"
+    (here / "verified.txt").write_text(f"{name},d0\n{name},d1\n")
+
+
+def leave_one_class(here: Path) -> None:
+    shutil.rmtree(here / "photos" / "d1")
+    shutil.rmtree(here / "photos" / "d2")
+
+
+PHOTOS = "train photos --verified verified.txt"
+
+# What is wrong, the command that meets it, and what its sentence says.
+BAD = {
+    "unreadable images": (
+        lambda here: spoil_images(here, 3),
+        f"{PHOTOS} --max-bad 2",
+        ["more than 2 of the 120 images cannot be read", ".png", "--max-bad"],
+    ),
+    "an image bomb": (
+        lambda here: Image.new("1", (9000, 9000)).save(first_image(here)),
+        f"{PHOTOS} --max-bad 0",
+        ["9000", "cannot be read"],
+    ),
+    "a path that leads out": (
+        lambda here: (here / "list.csv").write_text("path,label\n../secret.png,a\nphotos/b.png,b\n"),
+        "train list.csv",
+        ["../secret.png", "list.csv"],
+    ),
+    "a link that leads out": (
+        lambda here: (here / "photos" / "d0" / "link.png").symlink_to("/etc/hostname"),
+        PHOTOS,
+        ["link.png"],
+    ),
+    "a label in another case": (
+        lambda here: change_lines(here, lambda a: [*a, a[1].replace("r0,", "r900,").replace("kind", "Kind")]),
+        "train items.csv",
+        ["'kind ", "'Kind ", "differ only in how they are written"],
+    ),
+    "a label with a blank": (
+        lambda here: change_lines(here, lambda a: [*a, a[1].replace("r0,", "r900,").replace(",kind", ", kind")]),
+        "train items.csv",
+        ["differ only in how they are written"],
+    ),
+    "an id twice": (
+        lambda here: change_lines(here, lambda a: [*a, a[1]]),
+        "train items.csv",
+        ["'r0'", "stands twice"],
+    ),
+    "two verdicts": (verify_twice, PHOTOS, ["is verified as 'd0' and as 'd1'"]),
+    "a wrong delimiter": (
+        lambda here: change_lines(here, lambda a: [a[0], *(line.replace(",", ";") for line in a[1:])]),
+        "train items.csv",
+        ["items.csv", "line 2 has 1 columns"],
+    ),
+    "a wrong encoding": (
+        lambda here: (here / "items.csv").write_bytes(
+            (here / "items.csv").read_text().replace("kind 1", "k\xefnd 1").encode("latin-1")
+        ),
+        "train items.csv",
+        ["items.csv", "not UTF-8"],
+    ),
+    "test rows in training": (
+        lambda here: shutil.copytree(here / "photos", here / "test"),
+        "train photos --test test",
+        ["test rows also stand in training"],
+    ),
+    "an unknown name": (
+        lambda here: (here / "verified.txt").write_text("d0/nothing.png\n"),
+        PHOTOS,
+        ["verified.txt, line 1", "d0/nothing.png"],
+    ),
+    "a single class": (leave_one_class, "train photos", ["two classes or more"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_data_are_refused_in_a_sentence(here, capsys, what):
+    spoil, command, words = BAD[what]
+    spoil(here)
+    refuse(f"{command} --device cpu --out run", capsys, *words)
+
+
+def test_a_few_unreadable_images_are_named_and_left_out(here, capsys):
+    bad = spoil_images(here, 2)
+    answer(f"train photos --verified verified.txt --max-bad 2 {FAST} --out run", capsys)
+    notes = " ".join(read_record(Path("run"))["notes"])
+    assert all(path.name in notes for path in bad)
+    assert len(labels_of("run")) == 118
+
+
+def test_names_from_data_cannot_be_formulas_in_the_csv(here, capsys):
+    x, given, truth = make_blobs(120)
+    names = np.array(["=1+1", "b", "c", "d"])
+    np.savez("f.npz", x=x, labels=names[given], verified=np.where(np.arange(120) < 60, names[truth], ""))
+    answer(f"train f.npz {FAST} --out run", capsys)
+    table = labels_of("run")
+    assert set(table["verified"]) == {"", "'=1+1", "b", "c", "d"}
