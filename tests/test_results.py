@@ -46,7 +46,6 @@ def section(name):
 @pytest.mark.parametrize(
     ("method", "row", "paper", "word"),
     [
-        ("l2rw", "L2RW", "42.60 ± 1.71", "**below**"),
         ("mw-net", "MW-Net", "56.56 ± 3.07", "**below**"),
         ("glc", "GLC", "67.44 ± 1.50", "better"),
     ],

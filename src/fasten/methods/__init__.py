@@ -32,6 +32,7 @@ class Schedule:
 
     epochs: int
     milestones: tuple[int, ...] = ()
+    momentum: float | None = None  # None: the data set's
 
     def applied(self, recipe: Recipe) -> Recipe:
         """The recipe of a data set, made longer or shorter in the same proportion.
@@ -39,7 +40,8 @@ class Schedule:
         >>> Schedule(60, (40, 50)).applied(Recipe(epochs=7)).epochs
         6
         """
-        mine = replace(recipe, epochs=self.epochs, milestones=self.milestones)
+        momentum = recipe.momentum if self.momentum is None else self.momentum
+        mine = replace(recipe, epochs=self.epochs, milestones=self.milestones, momentum=momentum)
         return mine.scaled(max(1, round(recipe.epochs * self.epochs / FASTEN_EPOCHS)))
 
 
@@ -104,7 +106,7 @@ METHODS: dict[str, Entry] = {
         "re-weighting",
         "weights for one update, by what a step along each row's gradient does to clean rows",
         backprops=3,
-        schedule=Schedule(80, (40, 60)),
+        schedule=Schedule(80, (40, 60), momentum=0.0),
     ),
     "mlac": Entry(
         MLaC,
