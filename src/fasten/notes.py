@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fasten.contract import Recipe, Stage
 from fasten.data.task import Task
+from fasten.metrics import smallest_singular
 from fasten.nets import has_weights
 from fasten.records import Record
+
+NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 
 
 def start_notes(recipe: Recipe) -> list[str]:
@@ -36,6 +42,34 @@ def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
     if none:
         notes.append(f"no clean rows in {', '.join(none)}: the row of T is the identity's, and labels are kept")
     return notes
+
+
+def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
+    """What looks wrong at an epoch's end."""
+    found = []
+    if row.get("predicted_classes") == 1:
+        found.append("the classifier has collapsed: it predicts one class for all rows")
+    smallest = row.get("t_smallest_singular")
+    if smallest is not None and smallest < NEARLY_SINGULAR:
+        found.append(_singular("T as training estimates it", smallest))
+    return found
+
+
+def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.float64]) -> list[str]:
+    """What looks wrong at the selected epoch, from its row, its p(y | x) of the rows and the T of the given labels."""
+    num_predicted = best["predicted_classes"] or len(np.unique(probs.argmax(1)))
+    found = [f"at the selected epoch {text}" for text in epoch_warnings({**best, "predicted_classes": num_predicted})]
+    smallest = smallest_singular(T)
+    if smallest is not None and smallest < NEARLY_SINGULAR:
+        found.append(_singular("T of the given labels", smallest))
+    return found
+
+
+def _singular(name: str, smallest: float) -> str:
+    return (
+        f"{name} is close to singular (its smallest singular value is {smallest:.2g}): the noisy labels tell some "
+        "classes hardly apart, so that what is corrected between these is a guess"
+    )
 
 
 def clean_rows_do_better(record: Record) -> str | None:
