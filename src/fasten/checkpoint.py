@@ -58,6 +58,12 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.safetensors"))
 
+    @property
+    def newest(self) -> str | None:
+        """The name of the last one."""
+        files = self._files()
+        return files[-1].name if files else None
+
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
         """The newest whole checkpoint, what it says, and a sentence for each damaged one; None where there is none."""
         damaged: list[str] = []

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,13 +130,13 @@ def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
 class Log:
     """`log.jsonl`: a line for each epoch and event, in the order in which they came."""
 
-    def __init__(self, path: Path, lines: int = 0) -> None:
-        """Go on after the first `lines` lines; what is behind them was written after the checkpoint."""
-        kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:lines] if path.exists() and lines else []
-        write_text(path, "".join(kept))
-        self.path, self.lines = path, len(kept)
+    def __init__(self, path: Path, lines: Sequence[str] = ()) -> None:
+        """Go on after these lines, which are a checkpoint's: those of the file may be torn, or run ahead of it."""
+        self.path, self.lines = path, list(lines)
+        write_text(path, "".join(self.lines))
 
     def add(self, **values: Any) -> None:
+        line = json.dumps(values) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-        self.lines += 1
+            file.write(line)
+        self.lines.append(line)
