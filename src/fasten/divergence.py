@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fasten.data.task import Task
@@ -73,5 +74,5 @@ def _rows(fit: Fit, task: Task, epoch: int, number: int) -> dict[str, list[Any]]
     for name, taken in picks.items():
         rows = fit.loader.rows[stage.draws[name].source][taken.index[taken.weight > 0]].cpu().numpy()
         ids = task.ids_of(rows)
-        found[name] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        found[name] = list(dict.fromkeys(ids.tolist() if isinstance(ids, np.ndarray) else ids))
     return found

@@ -217,7 +217,7 @@ class Fit:
         kept = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
         kept |= {f"selected.{name}": tensor for name, tensor in self.selected.items()}
         kept |= {f"initial.{name}": tensor for name, tensor in self.initial.items()}
-        return kept | (self.update.tensors() if self.update else {})
+        return kept | (self.update.tensors() if self.update else self._restored)
 
     def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `asdict(progress)` and `tensors()` said."""

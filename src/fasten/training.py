@@ -240,16 +240,18 @@ class _Session:
         self.log.add(event="diverged", **vars(error.found))
         self.checkpoints.wait()
         newest, rate = self.checkpoints.newest, self.run.recipe.rate * self.fit.progress.rate_factor
-        spent = len(self.record.get("rewinds", [])) == MOST_REWINDS
-        if spent or self.settings.on_nan != "rewind":
-            raise ValueError(f"{error}; {advice(newest, self.out, rate, spent)}") from None
+        rewinds, notes = self.record.get("rewinds", []), self.record["notes"]
+        if len(rewinds) == MOST_REWINDS or self.settings.on_nan != "rewind":
+            raise ValueError(f"{error}; {advice(newest, self.out, rate, len(rewinds) == MOST_REWINDS)}") from None
+        if rewinds and newest == rewinds[-1]["back_to"]:  # finite, but too far gone
+            self.checkpoints.drop_newest()
         self.log = self._restore()
-        at = self.fit.progress
-        at.rate_factor *= LOWER
-        went = {"epoch": error.found.epoch, "update": error.found.update, "back_to": at.done, "factor": at.rate_factor}
-        self.record.setdefault("rewinds", []).append(went)
+        factor = self.fit.progress.rate_factor = LOWER ** (len(rewinds) + 1)
+        found, there = error.found, self.checkpoints.newest
+        went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
+        self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}
         self.log.add(event="rewind", **went)
-        self._note(f"{error}; taken back to checkpoint {newest}, and on with {at.rate_factor:g} of the learning rate")
+        self._note(f"{error}; taken back to checkpoint {there}, and on with {factor:g} of the learning rate")
         self.save()
 
     def save(self) -> None:
