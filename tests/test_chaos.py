@@ -27,7 +27,7 @@ from fasten import files, own
 from fasten.cli import main
 from fasten.console import Display
 from fasten.data.decoding import Decoding
-from fasten.engine import Update
+from fasten.engine import Fit, Update
 from fasten.records import read_record
 from own_data import write_digits
 
@@ -252,6 +252,17 @@ def test_the_checkpoint_is_that_of_the_update_at_hand(tmp_path, monkeypatch, num
         patch.setattr(Display, "update", lambda self, done: os.kill(os.getpid(), number) if done == 8 else None)
         assert main([*TRAIN, "--json", "--out", "run"]) == 130
     assert newest(tmp_path) == 8
+
+
+def test_a_signal_after_the_last_update_stops_too(alone, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Fit.run
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "run", lambda fit: (run(fit), os.kill(os.getpid(), signal.SIGTERM)))
+        assert main([*go_on(tmp_path), "--json"]) == 130
+    assert newest(tmp_path) == 30
+    assert main([*go_on(tmp_path), "--json"]) == 0
+    assert left_by(tmp_path / "run") == left_by(alone)
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):

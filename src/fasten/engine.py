@@ -64,7 +64,7 @@ class Update:
             self.optimizers[part].step()
             losses.append(loss.detach())
         self.loss.add_(losses[-1])
-        for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum()}.items():
+        for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
             self.history[name].index_copy_(0, self.cursor, value[None])
         self.cursor.add_(1)
 

@@ -212,9 +212,13 @@ class _Session:
             self.save()  # else there might be nothing to go back to
         while True:
             try:
-                return self.fit.run()
+                self.fit.run()
+                break
             except Diverged as error:
                 self._rewind(error)
+        if self.asked():  # after the last update
+            self.save()
+            raise KeyboardInterrupt
 
     def _after_update(self, epoch_ended: bool) -> None:
         self.settings.on_update(self.fit.progress.done)
