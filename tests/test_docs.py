@@ -69,3 +69,15 @@ def test_the_options_that_a_page_names_exist(page, capsys):
         assert main([command, "--help"]) == 0
         known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     assert named <= known
+
+
+def test_the_tests_that_the_page_on_reliability_names_exist():
+    """A name may be cut short by dots."""
+    here = Path(__file__).parent
+    known = {
+        name for path in here.rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    named = re.findall(r"`(test_\w+)(…?)`", (DOCS / "reliability.md").read_text(encoding="utf-8"))
+    assert len(named) >= 25
+    for name, cut in named:
+        assert any(test.startswith(name) for test in known) if cut else name in known, name

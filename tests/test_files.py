@@ -1,11 +1,15 @@
 """A file is replaced whole or not at all."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from fasten.files import write_bytes, write_text
+from fasten import files
+from fasten.files import sweep, write_bytes, write_text
 
 
 def disk_full(*_args, **_kwargs):
@@ -74,3 +78,26 @@ def test_the_file_gets_the_permissions_of_any_new_file(tmp_path):
     write_text(tmp_path / "file", "text")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "file")}
     assert len(modes) == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "content", "aside"),
+    [
+        ("before-write", "old", []),
+        ("mid-write", "old", ["secon"]),
+        ("before-rename", "old", ["second file"]),
+        ("after-rename", "second file", []),
+    ],
+)
+def test_a_process_that_is_killed_leaves_the_old_file_or_the_new(tmp_path, point, content, aside):
+    """At its second write; what it leaves beside them is swept."""
+    (tmp_path / "file").write_text("old")
+    program = "import files; files.write_text('first', 'first'); files.write_text('file', 'second file')"
+    program = f"import sys; sys.path.insert(0, {os.path.dirname(files.__file__)!r}); {program}"
+    environment = {**os.environ, "FASTEN_FAULT": f"{point}:2"}
+    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=tmp_path, env=environment, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert ((tmp_path / "first").read_text(), (tmp_path / "file").read_text()) == ("first", content)
+    assert [path.read_text() for path in tmp_path.glob(".*.tmp")] == aside
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "file"}

@@ -18,8 +18,9 @@ import fasten.training as training
 import fasten.workers as workers
 from fasten.contract import Recipe
 from fasten.records import SHARED_GPU, Run, read_record
+from fasten.signals import stopped_by_signals
 from fasten.training import Settings
-from fasten.workers import Job, Slot, attempt, find_slots, mps, read_devices, stopped_by_signals, work
+from fasten.workers import Job, Slot, attempt, find_slots, mps, read_devices, work
 
 TINY = Run("digits", "symmetric:0.4", "cross-entropy", recipe=Recipe("small-cnn", epochs=1, batch_size=400))
 

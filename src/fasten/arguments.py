@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +43,24 @@ def read_share(text: str) -> float:
     if not 0 < value < 1:
         raise typer.BadParameter(f"takes a number between 0 and 1, got {text}; write 95% as 0.95")
     return value
+
+
+def read_seconds(text: str) -> float:
+    """A time of 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"takes a number of seconds, got {text!r}") from None
+    if not 0 <= value < math.inf:
+        raise typer.BadParameter(f"takes a number of seconds from 0 on, got {text}")
+    return value
+
+
+def read_on_nan(text: str) -> str:
+    """One of the two things that can be done."""
+    if text not in ("stop", "rewind"):
+        raise typer.BadParameter(f"takes stop or rewind, got {text!r}")
+    return text
 
 
 def read_folder(text: str) -> Path:
@@ -135,6 +154,26 @@ OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie
 Device = Annotated[str, name("--device", "auto, cpu, cuda, cuda:N or mps.")]
 Labels = Annotated[str | None, name("--labels", "cifar10n: worst (the default), aggregate, random1 to random3.")]
 Download = Annotated[bool, switch("--download", "Fetch the files if they are not there.")]
+
+
+CheckpointEvery = Annotated[
+    float | None,
+    typer.Option(
+        "--checkpoint-every",
+        parser=read_seconds,
+        metavar="SECONDS",
+        help="At least so often; by default at an epoch's end after 20 s, else after 300 s.",
+    ),
+]
+OnNan = Annotated[
+    str | None,
+    typer.Option(
+        "--on-nan",
+        parser=read_on_nan,
+        metavar="WHAT",
+        help="Where training diverges: stop, or rewind to the last checkpoint and go on with a tenth of the rate.",
+    ),
+]
 
 
 def own_data(

@@ -50,8 +50,11 @@ class Audit:
             probs = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise ValueError(f"{path} is missing, so this cannot be done; train again in another folder") from None
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is damaged ({error}); train again in another folder") from None
+        except Exception as error:  # a damaged file fails in many ways, none of which the user has to know
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{path} is damaged ({reason}); train again in another folder") from None
+        if not isinstance(probs, np.ndarray):
+            raise ValueError(f"{path} is an archive, not an array; train again in another folder")
         if probs.shape != shape or probs.dtype.kind != "f":
             raise ValueError(
                 f"{path} holds {probs.dtype} of shape {probs.shape}, and labels.csv takes numbers of {shape}; train "
@@ -144,22 +147,25 @@ def summarise(found: Audit) -> dict[str, Any]:
         "pairs": [pair for pair, _ in pairs],
         "verified": int((found.known.verified >= 0).sum()),
         "verified_wrong": int((found.known.trained & (found.known.verified != found.known.given)).sum()),
-        "evidence": _brief(evaluation.get("evidence")),
+        "evidence": _brief(found.folder, evaluation.get("evidence")),
     }
 
 
-def _brief(evidence: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The evidence without its matrices; None where no row was verified at random."""
-    if not evidence or not evidence["num_random"]:
+    if not evidence or not evidence.get("num_random"):
         return None
-    calibration, choice = evidence["calibration"], evidence["threshold"] or {}
+    try:
+        uncalibrated = evidence["calibration"]["uncalibrated"]
+        counts = {key: evidence[key] for key in ("num_random", "num_held")} | evidence["corrections"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{folder / 'record.json'} is damaged: its evidence lacks a part; train again") from None
     return {
-        **{key: evidence[key] for key in ("num_random", "num_held")},
-        **evidence["corrections"],
-        "calibrated": calibration["uncalibrated"] is None,
-        "uncalibrated": calibration["uncalibrated"],
-        "threshold": choice.get("sentence"),
-        "warning": (evidence["dependence"] or {}).get("warning"),
+        **counts,
+        "calibrated": uncalibrated is None,
+        "uncalibrated": uncalibrated,
+        "threshold": (evidence.get("threshold") or {}).get("sentence"),
+        "warning": (evidence.get("dependence") or {}).get("warning"),
     }
 
 

@@ -58,6 +58,17 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.safetensors"))
 
+    @property
+    def newest(self) -> str | None:
+        """The name of the last one."""
+        files = self._files()
+        return files[-1].name if files else None
+
+    def drop_newest(self) -> None:
+        """Make the one before the last one."""
+        for path in self._files()[1:][-1:]:
+            path.unlink()
+
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
         """The newest whole checkpoint, what it says, and a sentence for each damaged one; None where there is none."""
         damaged: list[str] = []

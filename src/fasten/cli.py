@@ -14,6 +14,7 @@ import typer
 
 from fasten import console
 from fasten.arguments import (
+    CheckpointEvery,
     Clean,
     CleanFolder,
     Data,
@@ -26,6 +27,7 @@ from fasten.arguments import (
     MaxBad,
     MinPrecision,
     Noise,
+    OnNan,
     OwnRoot,
     Root,
     Set,
@@ -39,6 +41,7 @@ from fasten.arguments import (
     place,
     switch,
 )
+from fasten.beginnings import check_folder
 from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped, resumable
 from fasten.datasets import Place, check_noise, prepare_data
@@ -47,7 +50,7 @@ from fasten.options import apply_settings
 from fasten.own import Own
 from fasten.records import VERSION, Record, Run
 from fasten.sentences import is_out_of_memory, one_line, sentence
-from fasten.training import Settings, check_folder, resume, train
+from fasten.training import Settings, resume, train
 
 app = typer.Typer(
     name="fasten",
@@ -104,6 +107,8 @@ def train_command(
     deterministic: Annotated[
         bool, switch("--deterministic", "Same numbers on every run on a GPU, at some cost in speed.")
     ] = False,
+    checkpoint_every: CheckpointEvery = None,
+    on_nan: OnNan = None,
     as_json: Json = False,
 ) -> None:
     """Train a classifier and write its folder.
@@ -142,17 +147,23 @@ def train_command(
                 references,
                 noisy_reference,
                 deterministic,
-                display.start,
-                display.update,
-                display.epoch,
-                display.say,
+                checkpoint_every,
+                on_nan,
+                **_hooks(display),
             ),
         )
     _finish(record, out, as_json)
 
 
 @app.command("resume")
-def resume_command(dir: Folder, device: Device = "auto", root: OwnRoot = None, as_json: Json = False) -> None:
+def resume_command(
+    dir: Folder,
+    device: Device = "auto",
+    root: OwnRoot = None,
+    checkpoint_every: CheckpointEvery = None,
+    on_nan: OnNan = None,
+    as_json: Json = False,
+) -> None:
     """Go on with a run that was interrupted.
 
     It ends as if it had never stopped; a finished run is left as it is.
@@ -163,9 +174,13 @@ def resume_command(dir: Folder, device: Device = "auto", root: OwnRoot = None, a
     """
     place = Place() if root is None else Place(root)
     with resumable(dir / "record.json", _resume(dir)), console.Display(quiet=as_json) as display:
-        hooks = {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
-        record = resume(dir, Settings(place, device, **hooks))  # type: ignore[arg-type]
+        how = Settings(place, device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display))
+        record = resume(dir, how)
     _finish(record, dir, as_json)
+
+
+def _hooks(display: console.Display) -> dict[str, Any]:
+    return {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
 
 
 def _resume(out: Path) -> str:

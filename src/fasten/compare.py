@@ -16,6 +16,7 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
+from fasten.beginnings import check_folder
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, load_task, prepare_data
@@ -28,7 +29,7 @@ from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.statistics import LEVEL, estimate, holm, paired_difference
 from fasten.suggest import nearest
-from fasten.training import Settings, build_method, check_folder, plan_of, resume, train
+from fasten.training import Settings, build_method, plan_of, resume, train
 
 SCHEMA = 1
 DEFAULT_METHODS = "fasten,fasten-no-lc,naive-oversampling,cross-entropy,clean-only"

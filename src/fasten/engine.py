@@ -34,6 +34,7 @@ class Progress:
     images: int = 0
     rows: list[Row] = field(default_factory=list)
     best: Row | None = None  # the selected epoch of this stage
+    rate_factor: float = 1.0  # of every learning rate; less after training has diverged and was taken back
 
 
 class Update:
@@ -49,27 +50,29 @@ class Update:
         self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
         self._rates: dict[nn.Module, float] = {}
         self.history = {name: t.new_zeros(self.length, *t.shape) for name, t in stage.trace.items()}
+        self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
 
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
+        losses = []
         for part, loss in self.stage.step(batch):
             grads = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
             for parameter, grad in zip(self.parts[part], grads, strict=True):
                 parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()
-            last = loss.detach()
-        self.loss.add_(last)
-        for name, buffer in self.stage.trace.items():
-            self.history[name].index_copy_(0, self.cursor, buffer[None])
+            losses.append(loss.detach())
+        self.loss.add_(losses[-1])
+        for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
+            self.history[name].index_copy_(0, self.cursor, value[None])
         self.cursor.add_(1)
 
-    def set_rates(self, epoch: int, update: int = 0) -> None:
+    def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:
         """The rates for an update of an epoch; written only where they have changed."""
         passed = ((epoch - 1) * self.length + update) * self.share
         for part, rate in self.rates.items():
-            now = self.stage.optim[part].rate_at(epoch, passed)
+            now = self.stage.optim[part].rate_at(epoch, passed) * factor
             if now != self._rates.get(part):
                 rate.fill_(now)
                 self._rates[part] = now
@@ -111,6 +114,7 @@ class Fit:
         self.selected: dict[str, Tensor] = {}  # the method's state at the selected epoch
         self.initial = _copy(method) if any(stage.start == "initial" for stage in plan) else {}
         self.update: Update | None = None
+        self._clock = time.perf_counter()
         self._restored: dict[str, Tensor] = {}
 
     def run(self) -> None:
@@ -174,7 +178,7 @@ class Fit:
         at, update = self.progress, self.update
         assert update is not None
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
-            update.set_rates(at.epoch, at.update)
+            update.set_rates(at.epoch, at.update, at.rate_factor)
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
             at.images += sum(p.index.numel() for p in picks.values())
@@ -185,7 +189,8 @@ class Fit:
         row |= self.measure(self.method, update.history)
         self.method.train()
         self.tick()
-        row |= {"learning_rate": main.rate_at(at.epoch, at.epoch - 1), "seconds": at.seconds - _total_seconds(at.rows)}
+        rate = main.rate_at(at.epoch, at.epoch - 1) * at.rate_factor
+        row |= {"learning_rate": rate, "seconds": at.seconds - _total_seconds(at.rows)}
         at.rows.append(row)
         update.clear()
         self._select(row)
@@ -212,11 +217,11 @@ class Fit:
         kept = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
         kept |= {f"selected.{name}": tensor for name, tensor in self.selected.items()}
         kept |= {f"initial.{name}": tensor for name, tensor in self.initial.items()}
-        return kept | (self.update.tensors() if self.update else {})
+        return kept | (self.update.tensors() if self.update else self._restored)
 
     def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Go back to what `asdict(progress)` and `tensors()` said."""
-        self.progress = Progress(**progress)
+        self.progress, self.update = Progress(**progress), None
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
         self.method.load_state_dict(_under("method.", move))
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)

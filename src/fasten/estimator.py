@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -35,13 +34,15 @@ from fasten.data.rows import Rows
 from fasten.data.splits import Split
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
+from fasten.divergence import Diverged, check_finite
 from fasten.engine import Fit, predict
 from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.machine import Machine, choose_machine
+from fasten.notes import coverage_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run
-from fasten.training import build_method, coverage_notes, make_loader, plan_of
+from fasten.training import build_method, make_loader, plan_of
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -63,17 +64,15 @@ def fit_task(
     loader = make_loader(task, machine, run.seed)
     fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
 
-    def check_finite(epoch_ended: bool) -> None:
+    def check(epoch_ended: bool) -> None:
         if not epoch_ended:
             return
-        row, sound = fit.progress.rows[-1], torch.stack([p.isfinite().all() for p in method.parameters()]).all()
-        if not math.isfinite(row["loss"]) or not sound:
-            raise ValueError(
-                f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; give a smaller rate, such "
-                f"as rate={run.recipe.rate / 10:g}"
-            )
+        try:
+            check_finite(fit, task)
+        except Diverged as error:
+            raise ValueError(f"{error}; give a smaller rate, such as rate={run.recipe.rate / 10:g}") from None
 
-    fit.after_update = check_finite
+    fit.after_update = check
     fit.run()
     found = evaluate(method, task, loader, (run.own or {}).get("min_precision"), run.seed)
     return method, found, [*task.notes, *coverage_notes(task, fit.plan), *found.findings.notes]

@@ -30,15 +30,14 @@ class Watch:
         self.task, self.loader = task, loader
 
     def __call__(self, method: nn.Module, history: Mapping[str, Tensor]) -> Row:
-        valid, test = (self._accuracy(method, part) for part in ("valid", "test"))
+        parts = {part: labels for part, labels in self.loader.y.items() if part in ("valid", "test") and len(labels)}
+        predicted = {part: predict(method, self.loader, part).argmax(1) for part in parts}
+        row: Row = {"valid_accuracy": None, "test_accuracy": None, "predicted_classes": None}
+        row |= {f"{part}_accuracy": float((predicted[part] == y).double().mean()) for part, y in parts.items()}
+        if len(parts):
+            row["predicted_classes"] = int((torch.cat(list(predicted.values())).bincount() > 0).sum())
         labels, T = self._labels(method)
-        return {"valid_accuracy": valid, "test_accuracy": test} | labels | self._transition(history, T)
-
-    def _accuracy(self, method: nn.Module, part: str) -> float | None:
-        if len(self.loader.y[part]) == 0:
-            return None
-        hits = predict(method, self.loader, part).argmax(1) == self.loader.y[part]
-        return float(hits.double().mean())
+        return row | labels | self._transition(history, T)
 
     def _labels(self, method: nn.Module) -> tuple[Row, NDArray[np.float64] | None]:
         """The labels as they are now, against those given and the truth; and their true T, where it is known."""
@@ -47,7 +46,8 @@ class Watch:
             labels = soft.argmax(1)
         now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
         row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
-        row |= {"t_diagonal": None, "t_diagonal_true": None, "chi2": None, "off_support": None}
+        row |= {"t_diagonal": None, "t_diagonal_true": None, "t_smallest_singular": None}
+        row |= {"chi2": None, "off_support": None}
         T, truth = self.task.transition, self.task.truth
         if truth is None:
             return row, T if row["corrected_fraction"] == 0 else None
@@ -62,7 +62,11 @@ class Watch:
         if "transition" not in history:
             return {}
         T_hat = history["transition"].double().cpu().numpy()  # (U, N, N)
-        found: Row = {"t_diagonal": metrics.mean_diagonal(T_hat.mean(0))}
+        mean = T_hat.mean(0)
+        found: Row = {
+            "t_diagonal": metrics.mean_diagonal(mean),
+            "t_smallest_singular": metrics.smallest_singular(mean),
+        }
         if T is not None:
             chi2, off = metrics.chi_square(T_hat, T)
             groups = np.array_split(chi2, min(CHI_SQUARE_POINTS, len(chi2)))

@@ -1,11 +1,18 @@
 """Files that are either the old one or the new one, whole, whatever happens in between."""
 
 import contextlib
+import itertools
 import os
+import re
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+# For tests of crash safety alone: `FASTEN_FAULT=mid-write:3` kills the process at the third write, in its middle.
+_FAULT, _, _NUMBER = os.environ.get("FASTEN_FAULT", "").partition(":")
+_passed = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -16,12 +23,16 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     aside = path.parent / f".{uuid.uuid4().hex}.tmp"  # the same folder: a rename across file systems is a copy
+    _fault("before-write")
     try:
         with open(aside, "xb") as file:  # not mkstemp, whose files nobody but the owner may read
             yield file
+            _fault("mid-write", file)
             file.flush()
             os.fsync(file.fileno())
+        _fault("before-rename")
         os.replace(aside, path)
+        _fault("after-rename")
     except BaseException as error:  # an interrupt, too, must leave nothing behind
         with contextlib.suppress(OSError):
             aside.unlink()
@@ -54,6 +65,20 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     'naïve'
     """
     write_bytes(path, text.encode("utf-8"))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed had half-written in a folder; nobody may be writing there."""
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\.[0-9a-f]{32}\.tmp", path.name):
+            path.unlink(missing_ok=True)
+
+
+def _fault(point: str, file: BinaryIO | None = None) -> None:
+    if point == _FAULT and next(_passed) == int(_NUMBER or 1):
+        if file is not None:
+            file.truncate(file.tell() // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -101,6 +101,9 @@ def examples_of(record: Record) -> Mapping[str, Any]:
     """What a run's examples are like, its record's `data`: their classes, shape, mean and deviation, among others."""
     data: dict[str, Any] = record["data"]
     if "shape" in data:
+        fitting = (1, data["shape"][0]) if data["shape"] else ()
+        if not all(len(data.get(key, ())) in fitting for key in ("mean", "std")):
+            raise ValueError("the record of this run is damaged: its mean or std does not fit its shape; run it again")
         return data
     name = record["run"]["dataset"]
     dataset, shape = find_dataset(name), SHAPES.get(name)

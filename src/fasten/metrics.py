@@ -87,6 +87,15 @@ def counted_transition(truth: Ints, labels: Ints, num_classes: int) -> NDArray[n
     return transition_from_counts(counts)
 
 
+def smallest_singular(T: Floats) -> float | None:
+    """The smallest singular value: 1 for the identity, 0 where the noise makes classes the same; None with a NaN.
+
+    >>> smallest_singular(np.array([[0.75, 0.25], [0.25, 0.75]]))
+    0.5
+    """
+    return float(np.linalg.svd(T, compute_uv=False)[-1]) if np.isfinite(T).all() else None
+
+
 def mean_diagonal(T: Floats) -> float:
     """Mean over the classes of P(given = true | true), and over the matrices of a stack (U, N, N).
 

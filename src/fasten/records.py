@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,34 @@ SCHEMA = 1
 VERSION = "0.1.0"
 SHARED_GPU = "FASTEN_SHARED_GPU"  # a variable that is set where several runs share a GPU: their times say little
 PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
+
+# What must be a mapping, a list, a text or a number wherever it is there; * is any key or place.
+FORMS: dict[type, tuple[str, ...]] = {
+    dict: (
+        *("run", "run.options", "run.recipe", "run.own", "environment", "environment.how", "data", "epochs.*"),
+        *("evaluation", "evaluation.relabel", "evaluation.relabel_corrected", "evaluation.detection"),
+        *("evaluation.detection.*", "evaluation.transition", "references", "references.*", "result"),
+        *("evaluation.evidence", "evaluation.evidence.precision", "evaluation.evidence.calibration"),
+        *("evaluation.evidence.calibration.before", "evaluation.evidence.calibration.after"),
+        *("evaluation.evidence.corrections", "evaluation.evidence.threshold", "evaluation.evidence.dependence"),
+    ),
+    list: (
+        *("run.recipe.milestones", "data.class_names", "data.shape", "data.mean", "data.std", "data.feature_names"),
+        *("epochs", "epochs.*.chi2", "evaluation.transition.given", "evaluation.transition.given.*", "notes"),
+        *("evaluation.evidence.calibration.before.bins", "evaluation.evidence.calibration.after.bins"),
+    ),
+    str: (
+        *("run.dataset", "run.noise", "run.method", "run.recipe.net", "data.class_names.*", "result.selected_by"),
+        *("notes.*", "data.feature_names.*"),
+    ),
+    float: (
+        *("evaluation.transition.given.*.*", "data.mean.*", "data.std.*", "run.recipe.rate", "run.recipe.momentum"),
+        "run.recipe.weight_decay",
+    ),
+    int: ("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
+}
+KINDS = {dict: "mapping", list: "list", str: "text", float: "number", int: "whole number"}
+MAY_BE_NULL = ("evaluation", "result", "references.", "epochs.", "run.own")
 
 Record = dict[str, Any]
 
@@ -108,10 +136,25 @@ def read_record(folder: Path) -> Record:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise ValueError(f"{path} is not a run's record of schema {SCHEMA}; give the folder that --out named")
-    lacking = [name for name in PARTS if name not in record]
+    lacking = [n for n in PARTS if n not in record or (record[n] is None and n not in ("evaluation", "result"))]
     if lacking:
         raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
+    for form, paths in FORMS.items():
+        for wrong in (place for path in paths for place in _unlike(record, path.split("."), form)):
+            raise ValueError(f"{path} is damaged ({wrong} is no {KINDS[form]}); run it again in another folder")
     return record
+
+
+def _unlike(values: Any, path: Sequence[str], form: type, place: str = "") -> Iterator[str]:
+    """Where in a record something is of another form than it must be."""
+    if not path:
+        null = values is None and place.startswith(MAY_BE_NULL)
+        if not (null or isinstance(values, (int, float) if form is float else form)):
+            yield place
+        return
+    inside = values if isinstance(values, dict) else dict(enumerate(values)) if isinstance(values, list) else {}
+    for key in [key for key in inside if path[0] in ("*", key)]:
+        yield from _unlike(inside[key], path[1:], form, f"{place}.{key}".lstrip("."))
 
 
 def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
@@ -130,13 +173,13 @@ def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
 class Log:
     """`log.jsonl`: a line for each epoch and event, in the order in which they came."""
 
-    def __init__(self, path: Path, lines: int = 0) -> None:
-        """Go on after the first `lines` lines; what is behind them was written after the checkpoint."""
-        kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:lines] if path.exists() and lines else []
-        write_text(path, "".join(kept))
-        self.path, self.lines = path, len(kept)
+    def __init__(self, path: Path, lines: Sequence[str] = ()) -> None:
+        """Go on after these lines, which are a checkpoint's: those of the file may be torn, or run ahead of it."""
+        self.path, self.lines = path, list(lines)
+        write_text(path, "".join(self.lines))
 
     def add(self, **values: Any) -> None:
+        line = json.dumps(values) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-        self.lines += 1
+            file.write(line)
+        self.lines.append(line)

@@ -19,42 +19,45 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fasten import audit
+from fasten.beginnings import check_folder, check_same, new_record
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
 from fasten.datasets import Place, load_task
+from fasten.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
 from fasten.engine import Fit, Row
 from fasten.evaluate import Evaluation, Watch, evaluate
-from fasten.files import write_bytes
+from fasten.files import sweep, write_bytes
 from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
-from fasten.nets import build_backbone, has_weights
+from fasten.nets import build_backbone
+from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, final_warnings, start_notes
 from fasten.options import find_method, option_types
-from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, shared_gpu, write_record
+from fasten.records import Log, Record, Run, read_record, shared_gpu, write_record
 from fasten.report import write_report
+from fasten.signals import asked_to_stop
 from fasten.stream import StreamLoader
 from fasten.streams import torch_seed
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
-FILES = (
-    *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
-    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint"),
-)
+KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
 MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to carry out a run, none of which changes what it computes (up to rounding)."""
+    """How to carry out a run, none of which changes what it computes (up to rounding, and while it is finite)."""
 
     place: Place = field(default_factory=Place)
     device: str = "auto"
     clean_reference: bool = True
     noisy_reference: bool = False
     deterministic: bool = False
+    checkpoint_every: float | None = None  # seconds; None: as the two numbers above say
+    on_nan: str | None = None  # stop or rewind; None: stop, or what the run was begun with
     on_start: Callable[[Record, int], None] = lambda record, updates: None
     on_update: Callable[[int], None] = lambda updates: None
     on_epoch: Callable[[Row], None] = lambda row: None
@@ -105,7 +108,8 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
     out.mkdir(parents=True, exist_ok=True)
-    record = _new_record(run, task, machine, settings)
+    how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
+    record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
     write_record(out, record)
     return _Session(run, task, out, settings, record).go(began)
 
@@ -114,7 +118,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     """Go on with a run whose folder is there; a finished one is left as it is."""
     settings = settings or Settings()
     began = time.perf_counter()
-    record = read_record(out)
+    record = _read_record(out, settings)
     if record["result"] is not None:
         settings.say(f"{out} is a finished run")
         return record
@@ -125,68 +129,27 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     root = Path(how["root"]) if settings.place == Place() else settings.place.root
     place = replace(settings.place, root=root, label_set=how["label_set"])
     device = how["device"] if settings.device == "auto" else settings.device
-    references = {key: how[key] for key in ("clean_reference", "noisy_reference", "deterministic")}
-    settings = replace(settings, place=place, device=device, **references)
+    said = {key: getattr(settings, key) for key in ("checkpoint_every", "on_nan")}
+    kept = {key: how[key] for key in KEPT if key in how} | {k: value for k, value in said.items() if value is not None}
+    settings = replace(settings, place=place, device=device, **kept)
     record["environment"] |= shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
-    _check_same(record, task, run.dataset)
+    check_same(record, task, run.dataset)
     return _Session(run, task, out, settings, record).go(began)
 
 
-def _check_same(record: Record, task: Task, name: str) -> None:
-    """A checkpoint fits the rows that it was made of, and a user's own data may have changed meanwhile."""
-    now = _sizes(task) | {"class_names": list(task.class_names)}
-    if any(record["data"].get(key, value) != value for key, value in now.items()):
-        raise ValueError(f"{name} is no longer what the run was started on; bring it back, or begin anew elsewhere")
-
-
-def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
-    for folder in (out, *out.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; --out takes a new folder")
-    if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
-    for name in FILES:
-        if (out / name).exists():
-            raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
-
-
-def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> Record:
-    how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
-    how |= {k: getattr(settings, k) for k in ("clean_reference", "noisy_reference", "deterministic")}
-    return {
-        "schema": SCHEMA,
-        "run": run.to_json(),
-        "environment": environment() | _described(machine) | {"how": how},
-        "data": _sizes(task)
-        | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)}
-        | _own_data(task),
-        "epochs": [],
-        "evaluation": None,
-        "references": {},
-        "result": None,
-        "notes": [],
-    }
-
-
-def _sizes(task: Task) -> dict[str, int]:
-    return {f"rows_{name}": len(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
-
-
-def _own_data(task: Task) -> dict[str, Any]:
-    """What it takes to read new data as a user's own were read; known data sets need none of it."""
-    if task.known is None:
-        return {}
-    values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
-    counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
-    return values | {"feature_names": list(task.feature_names)} | counts
-
-
-def _described(machine: Machine) -> dict[str, Any]:
-    """What of the machine a number may depend on."""
-    names = ("precision", "kernels", "capture", "deterministic")
-    return {"device": machine.name} | {name: getattr(machine, name) for name in names}
+def _read_record(out: Path, settings: Settings) -> Record:
+    """The record of a run's folder; of the last checkpoint, where the file is lost or damaged."""
+    try:
+        return read_record(out)
+    except ValueError:
+        found = Checkpoints(out / "checkpoint").load()
+        if found is None:
+            raise
+        record: Record = found[1]["record"]
+        settings.say("record.json is lost or damaged; it is made again from the last checkpoint")
+        write_record(out, record)
+        return record
 
 
 class _Session:
@@ -203,6 +166,8 @@ class _Session:
         self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))
         self.fit.after_update = self._after_update
         self.checkpoints = Checkpoints(out / "checkpoint")
+        for folder in (out, self.checkpoints.folder):
+            sweep(folder)
         self.last_saved = time.monotonic()
         self.log = self._restore()
 
@@ -215,10 +180,10 @@ class _Session:
             return log
         tensors, meta, damaged = found
         self.fit.restore(meta["progress"], tensors)
-        self.record["notes"] = meta["notes"]
+        self.record = {**meta["record"], "environment": self.record["environment"]}
         for sentence in damaged:
             self._note(sentence)
-        return Log(self.out / "log.jsonl", meta["log_lines"])
+        return Log(self.out / "log.jsonl", meta["log"])
 
     def _note(self, sentence: str) -> None:
         self.record["notes"].append(sentence)
@@ -228,40 +193,74 @@ class _Session:
         self.settings.on_start(self.record, self.updates)
         preparation = time.perf_counter() - began
         try:
-            self.fit.run()
+            with asked_to_stop(self.settings.say) as self.asked:
+                self._train()
         finally:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed)
-        for note in found.findings.notes:
+        assert self.fit.progress.best is not None
+        for note in [*found.findings.notes, *final_warnings(self.fit.progress.best, found.probs, found.transition)]:
             self._note(note)
         self._fill(found, preparation)
         self._references()
         self._write(found)
         return self.record
 
+    def _train(self) -> None:
+        if self.settings.on_nan == "rewind" and self.checkpoints.newest is None:
+            self.save()  # else there might be nothing to go back to
+        while True:
+            try:
+                self.fit.run()
+                break
+            except Diverged as error:
+                self._rewind(error)
+        if self.asked():  # after the last update
+            self.save()
+            raise KeyboardInterrupt
+
     def _after_update(self, epoch_ended: bool) -> None:
         self.settings.on_update(self.fit.progress.done)
+        every, waited = self.settings.checkpoint_every, time.monotonic() - self.last_saved
+        usual = EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS
+        stop = self.asked()
+        due = stop or waited >= (usual if every is None else every)
+        if epoch_ended or due:
+            check_finite(self.fit, self.task)
         if epoch_ended:
             row = self.fit.progress.rows[-1]
-            self._check_finite(row)
             self.log.add(event="epoch", **row)
+            for warning in epoch_warnings(row):
+                self.log.add(event="warning", epoch=row["epoch"], warning=warning)
             self.settings.on_epoch(row)
-        waited = time.monotonic() - self.last_saved
-        if waited >= (EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS):
+        if due:
             self.save()
+        if stop:
+            raise KeyboardInterrupt
 
-    def _check_finite(self, row: Row) -> None:
-        sound = torch.stack([p.isfinite().all() for p in self.method.parameters()]).all()
-        if not math.isfinite(row["loss"]) or not sound:
-            raise ValueError(
-                f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; choose another --out and a "
-                f"smaller rate, such as --set rate={self.run.recipe.rate / 10:g}"
-            )
+    def _rewind(self, error: Diverged) -> None:
+        """Back to the last checkpoint, which is finite, and on with a lower rate; or stop, where that is not wanted."""
+        self.log.add(event="diverged", **vars(error.found))
+        self.checkpoints.wait()
+        newest, rate = self.checkpoints.newest, self.run.recipe.rate * self.fit.progress.rate_factor
+        rewinds, notes = self.record.get("rewinds", []), self.record["notes"]
+        if len(rewinds) == MOST_REWINDS or self.settings.on_nan != "rewind":
+            raise ValueError(f"{error}; {advice(newest, self.out, rate, len(rewinds) == MOST_REWINDS)}") from None
+        if rewinds and newest == rewinds[-1]["back_to"]:  # finite, but too far gone
+            self.checkpoints.drop_newest()
+        self.log = self._restore()
+        factor = self.fit.progress.rate_factor = LOWER ** (len(rewinds) + 1)
+        found, there = error.found, self.checkpoints.newest
+        went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
+        self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}
+        self.log.add(event="rewind", **went)
+        self._note(f"{error}; taken back to checkpoint {there}, and on with {factor:g} of the learning rate")
+        self.save()
 
     def save(self) -> None:
         """A checkpoint of this very update."""
-        meta = {"progress": self.fit.snapshot(), "log_lines": self.log.lines, "notes": self.record["notes"]}
+        meta = {"progress": self.fit.snapshot(), "log": self.log.lines, "record": self.record}
         self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
 
@@ -328,50 +327,8 @@ class _Session:
             write_bytes(self.out / "tables.safetensors", safetensors.torch.save(tables))
         gallery = write_gallery(self.task, table, self.out / "gallery.json")
         write_report(self.record, self.out / "report.html", gallery)
-        write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
-
-
-def start_notes(recipe: Recipe) -> list[str]:
-    """A network made to be trained by others, or one that is frozen, is rarely meant to start from nothing."""
-    made_for_weights = recipe.frozen or recipe.net.startswith(("imagenet-", "timm:", "torchvision:", "hf:"))
-    if recipe.weights is not None or not made_for_weights or has_weights(recipe.net):
-        return []
-    stays = ", and is frozen so" if recipe.frozen else ""
-    return [f"{recipe.net} starts from random weights{stays}; --set weights=FILE starts it from trained ones"]
-
-
-def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
-    """What the run does where a class has few clean rows, or none."""
-    balanced = [draw for stage in plan for draw in stage.draws.values() if draw.how == "balanced"]
-    if not balanced:
-        return []
-    per_class = max(draw.size for draw in balanced) // task.num_classes
-    count = np.bincount(task.clean, minlength=task.num_classes)
-    few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
-    none = [name for name, n in zip(task.class_names, count, strict=True) if n == 0]
-    notes = []
-    if few:
-        notes.append(f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement")
-    if none:
-        notes.append(f"no clean rows in {', '.join(none)}: the row of T is the identity's, and labels are kept")
-    return notes
-
-
-def clean_rows_do_better(record: Record) -> str | None:
-    """A sentence where clean-only wins by more than the standard error of its accuracy, on validation or test rows."""
-    reference, result = record["references"].get("clean_only"), record["result"]
-    for part, key in (("validation", "valid"), ("test", "test")):
-        rows, name = record["data"][f"rows_{key}"], f"{key}_accuracy"
-        if not reference or reference[name] is None or result[name] is None:
-            continue
-        alone, here = reference[name], result[name]
-        if alone - here > math.sqrt(alone * (1 - alone) / rows):
-            return (
-                f"the clean rows alone do better: {alone:.1%} of the {part} rows against {here:.1%} with the noisy "
-                "ones; use --method clean-only, or have more labels checked"
-            )
-    return None
+        write_record(self.out, self.record)
 
 
 def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

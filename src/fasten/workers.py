@@ -10,11 +10,9 @@ import gc
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import deque
@@ -29,6 +27,7 @@ from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.records import SHARED_GPU, Record, Run
 from fasten.sentences import FULL_DISK, is_out_of_memory, sentence
+from fasten.signals import stopped_by_signals
 from fasten.training import Settings, resume, train
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -92,23 +91,6 @@ def work(jobs: Sequence[Job], slots: Sequence[Slot], settings: Settings, logs: P
     for job in jobs:
         done(job, attempt(job, settings))
         gc.collect()  # a run's images are part of circles
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM, and a terminal that is closed, stop this process as Ctrl-C does: with an exception."""
-    wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        wanted = []  # only the main thread may
-    before = {number: signal.getsignal(number) for number in wanted}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # nohup
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ def test_a_file_that_is_damaged_later_is_named(tmp_path):
     path.write_bytes(grey(4, 4))
     images = read(path, cache_bytes=0).images
     path.write_bytes(b"gone")
-    with pytest.raises(ValueError, match=r"the image image 0 cannot be read any more .not an image of a known format"):
+    with pytest.raises(OSError, match=r"the image image 0 cannot be read any more .not an image of a known format"):
         images[np.array([0])]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fasten.sentences import FULL_DISK
+from fasten.sentences import FULL_DISK, sentence
+from fasten.signals import stopped_by_signals
 
 
 class Stopped(Exception):
@@ -21,7 +22,8 @@ class Stopped(Exception):
 def resumable(begun: Path, cure: str) -> Iterator[None]:
     """Where something stops through no fault of its own, say how to go on; `begun` is there once that is so."""
     try:
-        yield
+        with stopped_by_signals():
+            yield
     except (KeyboardInterrupt, OSError) as error:
         if not begun.exists():
             raise
@@ -29,4 +31,4 @@ def resumable(begun: Path, cure: str) -> Iterator[None]:
             raise Stopped(f"interrupted; {cure}", 130) from None
         if error.errno in FULL_DISK:
             raise Stopped(f"no space left on the disk; free some, and {cure}", 2) from error
-        raise
+        raise Stopped(f"{sentence(error)}; when that is put right, {cure}", 2) from error

@@ -22,6 +22,7 @@ Labels = NDArray[np.int64]
 Contents = dict[str, dict[str, Any]]  # file -> key -> value
 
 SIDE, CHANNELS = 32, 3
+LARGEST_MEMBER = 2**28  # bytes of a file in an archive; the largest official one has 155 million
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ def _archived(path: Path, release: Release) -> dict[str, bytes]:
             for member in archive:
                 inside = PurePosixPath(member.name)
                 if inside.parent.name == release.folder and inside.name in release.files and member.isfile():
+                    if member.size > LARGEST_MEMBER:
+                        raise tarfile.TarError(f"{member.name} claims {member.size:,} bytes")
                     stream = archive.extractfile(member)
                     assert stream is not None  # it is a regular file
                     files[inside.name] = stream.read()

@@ -97,7 +97,7 @@ class Images(ImageFiles):
         for place, row in enumerate(rows.tolist()):
             got = _attempt(lambda source: decode(source, self._shape), self.sources[row])
             if isinstance(got, str):
-                raise ValueError(
+                raise OSError(  # through no fault of the data: a mount that is gone, and may come back
                     f"the image {self.keys[row]} cannot be read any more ({got}); it could when the data were read: "
                     "put it back as it was"
                 )

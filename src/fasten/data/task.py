@@ -104,7 +104,10 @@ class Task:
     @property
     def ids(self) -> Sequence[str] | Labels:
         """What the audited rows are called: by their own ids, an image by its file, else by the row in the data set."""
-        rows = self.audited
+        return self.ids_of(self.audited)
+
+    def ids_of(self, rows: Labels) -> Sequence[str] | Labels:
+        """What rows of x are called."""
         if self.known is not None:
             return self.known.take(rows).ids
         return [self.x.keys[row] for row in rows.tolist()] if isinstance(self.x, ImageFiles) else rows

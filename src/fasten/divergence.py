@@ -1,0 +1,78 @@
+"""Numbers that went wrong: where training stopped giving finite ones, and on which rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fasten.data.task import Task
+from fasten.engine import Fit
+
+SHOWN = 10  # rows in a sentence; the log has all of them
+LOWER = 0.1  # what a rewind makes of the learning rate
+MOST_REWINDS = 3  # a thousandth of the rate: what still diverges has another cause
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first update of an epoch whose loss is not finite, or after which a weight is not; all count from 1."""
+
+    epoch: int
+    update: int
+    rows: dict[str, list[Any]]  # what the batch was made of, by the names of its draws; ids as the user knows them
+
+    def __str__(self) -> str:
+        ids = [str(row) for rows in self.rows.values() for row in rows]
+        more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
+        return (
+            f"training diverged in epoch {self.epoch}: update {self.update} of it, on the rows "
+            f"{', '.join(ids[:SHOWN])}{more}, gave a loss or weights that are not finite numbers"
+        )
+
+
+class Diverged(ValueError):
+    """A run that cannot go on from where it stands."""
+
+    def __init__(self, found: Divergence) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
+def check_finite(fit: Fit, task: Task) -> None:
+    """Raise `Diverged` if an update of this epoch, or of the one that has just ended, gave no finite numbers.
+
+    The host waits for the device: this is for epochs' ends and for checkpoints.
+    """
+    at, update = fit.progress, fit.update
+    assert update is not None
+    ended = at.update == 0
+    done = update.length if ended else at.update
+    bad = torch.nonzero(~update.history["loss"][:done].isfinite()).flatten()
+    sound = torch.stack([parameter.isfinite().all() for parameter in fit.method.parameters()]).all()
+    if len(bad) or not sound:
+        number = int(bad[0]) if len(bad) else done - 1
+        raise Diverged(Divergence(len(at.rows) + (not ended), number + 1, _rows(fit, task, at.epoch - ended, number)))
+
+
+def advice(newest: str | None, folder: Path, rate: float, spent: bool) -> str:
+    """What one can do about it; `spent`: it has been taken back as often as makes sense."""
+    good = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
+    cures = [] if spent else [f"`fasten resume {folder} --on-nan rewind` goes back, and on with a lower rate"]
+    cures.append(f"choose another --out and a smaller rate, such as --set rate={rate * LOWER:g}")
+    return f"log.jsonl lists all rows; {good}; {', or '.join(cures)}"
+
+
+def _rows(fit: Fit, task: Task, epoch: int, number: int) -> dict[str, list[Any]]:
+    """An update's picks depend on the seed, the stage, the epoch and its number alone, so they can be drawn again."""
+    stage = fit.plan[fit.progress.stage]
+    picks = next(iter(fit.loader.updates(stage, (fit.progress.stage, epoch), number)))
+    found = {}
+    for name, taken in picks.items():
+        rows = fit.loader.rows[stage.draws[name].source][taken.index[taken.weight > 0]].cpu().numpy()
+        ids = task.ids_of(rows)
+        found[name] = list(dict.fromkeys(ids.tolist() if isinstance(ids, np.ndarray) else ids))
+    return found
