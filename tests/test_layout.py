@@ -25,7 +25,7 @@ ORDER = [
     *("metrics", "audit", "calibration", "corrections", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
-    *("report.*", "report", "checkpoint", "gallery", "training", "inference", "exporting"),
+    *("report.*", "report", "checkpoint", "gallery", "notes", "training", "inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
     *("compare", "speed", "workers", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 import fasten.training as training
 from fasten.cli import main
 from fasten.datasets import DATASETS, load_task
+from fasten.notes import clean_rows_do_better
 from fasten.records import Run, epochs_so_far, read_record
-from fasten.training import Settings, clean_rows_do_better, resume, train
+from fasten.training import Settings, resume, train
 
 RECIPE = replace(DATASETS["digits"].recipe.scaled(4), batch_size=200)
 RUN = Run("digits", "symmetric:0.4", recipe=RECIPE)

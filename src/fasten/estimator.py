@@ -38,10 +38,11 @@ from fasten.data.task import Task
 from fasten.engine import Fit, predict
 from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.machine import Machine, choose_machine
+from fasten.notes import coverage_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run
-from fasten.training import build_method, coverage_notes, make_loader, plan_of
+from fasten.training import build_method, make_loader, plan_of
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them

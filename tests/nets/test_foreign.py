@@ -21,8 +21,9 @@ from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.methods import METHODS
 from fasten.nets import OneHead, TwoHead, build_backbone, foreign
+from fasten.notes import start_notes
 from fasten.records import Run
-from fasten.training import build_method, plan_of, start_notes
+from fasten.training import build_method, plan_of
 
 SHAPE = (3, 8, 8)
 
