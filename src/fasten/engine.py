@@ -14,7 +14,9 @@ from fasten.capture import capture
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
+from fasten.nets.norm import statistics
 from fasten.nets.overlap import gradients
+from fasten.ranks import in_order, places, totals, world
 
 Row = dict[str, Any]  # what the record says of one epoch
 Step = Callable[[Mapping[str, Picks]], None]
@@ -55,11 +57,11 @@ class Update:
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         for part, loss in self.stage.step(batch):
-            grads = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            found = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            *grads, last = _over_ranks(part, [*found, loss.detach()])
             for parameter, grad in zip(self.parts[part], grads, strict=True):
                 parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()
-            last = loss.detach()
         self.loss.add_(last)
         for name, buffer in self.stage.trace.items():
             self.history[name].index_copy_(0, self.cursor, buffer[None])
@@ -173,11 +175,12 @@ class Fit:
     def _run_epoch(self, stage: Stage, step: Step) -> None:
         at, update = self.progress, self.update
         assert update is not None
+        images = sum(self.loader.batch_size(draw) for draw in stage.draws.values())
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
             update.set_rates(at.epoch, at.update)
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
-            at.images += sum(p.index.numel() for p in picks.values())
+            at.images += images
             if at.update < update.length:
                 self.after_update(False)
         main = list(stage.optim.values())[-1]
@@ -244,9 +247,24 @@ def predict(
     training = method.training
     method.eval()
     with torch.compiler.set_stance("force_eager"):
-        found = [(of or method)(x) for x in loader.chunks(part, chunk)]
+        count = len(loader.rows[part])
+        found = [(of or method)(x) for x in loader.chunks(part, chunk, places(count).to(loader.device) % max(count, 1))]
     method.train(training)
-    return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+    return in_order(torch.cat(found), count) if found else torch.empty(0, loader.num_classes, device=loader.device)
+
+
+def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
+    """What the ranks add up, by one exchange, in which they also average what their batch norms have seen so far.
+
+    That is for evaluation alone: training does not read it.
+    """
+    if world() == 1:
+        return sums
+    seen = statistics(part)
+    found = totals([*sums, *(tensor / world() for tensor in seen)])
+    for tensor, mean in zip(seen, found[len(sums) :], strict=True):
+        tensor.copy_(mean)
+    return found[: len(sums)]
 
 
 def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:

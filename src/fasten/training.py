@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import time
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fasten import audit
+from fasten import audit, ranks
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -29,7 +30,7 @@ from fasten.files import write_bytes
 from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
-from fasten.nets import build_backbone
+from fasten.nets import Heads, build_backbone
 from fasten.notes import clean_rows_do_better, coverage_notes, start_notes
 from fasten.options import find_method, option_types
 from fasten.records import SCHEMA, Log, Record, Run, environment, read_record, shared_gpu, write_record
@@ -79,7 +80,11 @@ def build_method(run: Run, task: Task) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
-        return entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+    for net in method.modules():
+        if isinstance(net, Heads):
+            net.parts.synced = run.recipe.sync_norm
+    return method
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
@@ -98,16 +103,20 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
 
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
-    """Carry out a run in a new folder."""
+    """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
     settings = settings or Settings()
     began = time.perf_counter()
+    if ranks.restarted() and ranks.first_says(_holds(out, run)):
+        return resume(out, settings)
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
-    out.mkdir(parents=True, exist_ok=True)
     record = _new_record(run, task, machine, settings)
-    write_record(out, record)
+    ranks.wait()  # until all have looked at the folder, before there is something in it
+    if ranks.rank() == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        write_record(out, record)
     return _Session(run, task, out, settings, record).go(began)
 
 
@@ -132,6 +141,12 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
     _check_same(record, task, run.dataset)
     return _Session(run, task, out, settings, record).go(began)
+
+
+def _holds(out: Path, run: Run) -> bool:
+    """Whether the folder is that of this very run."""
+    there = (out / "record.json").exists()
+    return there and read_record(out)["run"] == json.loads(json.dumps(run.to_json()))
 
 
 def _check_same(record: Record, task: Task, name: str) -> None:
@@ -159,7 +174,7 @@ def _new_record(run: Run, task: Task, machine: Machine, settings: Settings) -> R
     return {
         "schema": SCHEMA,
         "run": run.to_json(),
-        "environment": environment() | _described(machine) | {"how": how},
+        "environment": environment() | _described(machine) | _ranks(run.recipe) | {"how": how},
         "data": _sizes(task)
         | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)}
         | _own_data(task),
@@ -190,6 +205,12 @@ def _described(machine: Machine) -> dict[str, Any]:
     return {"device": machine.name} | {name: getattr(machine, name) for name in names}
 
 
+def _ranks(recipe: Recipe) -> dict[str, Any]:
+    """How many, and whether their batch norms were one."""
+    norm = "synchronised" if recipe.sync_norm else "local"
+    return {} if ranks.world() == 1 else {"ranks": ranks.world(), "batch_norm": norm}
+
+
 class _Session:
     """One process's share of a run: all of it, or what is left of it."""
 
@@ -207,10 +228,11 @@ class _Session:
         self.last_saved = time.monotonic()
         self.log = self._restore()
 
-    def _restore(self) -> Log:
+    def _restore(self) -> Log | None:
+        """The log, on the first rank; the others write nothing."""
         found = self.checkpoints.load()
         if found is None:
-            log = Log(self.out / "log.jsonl")
+            log = Log(self.out / "log.jsonl") if ranks.rank() == 0 else None
             for note in [*self.task.notes, *start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
                 self._note(note)
             return log
@@ -219,7 +241,10 @@ class _Session:
         self.record["notes"] = meta["notes"]
         for sentence in damaged:
             self._note(sentence)
-        return Log(self.out / "log.jsonl", meta["log_lines"])
+        begun = self.record["environment"].get("ranks", 1)
+        if begun != ranks.world():
+            self._note(f"begun on {begun} ranks, gone on with {ranks.world()}")
+        return Log(self.out / "log.jsonl", meta["log_lines"]) if ranks.rank() == 0 else None
 
     def _note(self, sentence: str) -> None:
         self.record["notes"].append(sentence)
@@ -238,7 +263,8 @@ class _Session:
             self._note(note)
         self._fill(found, preparation)
         self._references()
-        self._write(found)
+        if self.log is not None:
+            self._write(found, self.log)
         return self.record
 
     def _after_update(self, epoch_ended: bool) -> None:
@@ -246,7 +272,8 @@ class _Session:
         if epoch_ended:
             row = self.fit.progress.rows[-1]
             self._check_finite(row)
-            self.log.add(event="epoch", **row)
+            if self.log is not None:
+                self.log.add(event="epoch", **row)
             self.settings.on_epoch(row)
         waited = time.monotonic() - self.last_saved
         if waited >= (EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS):
@@ -261,7 +288,9 @@ class _Session:
             )
 
     def save(self) -> None:
-        """A checkpoint of this very update."""
+        """A checkpoint of this very update: all ranks hold the same, and the first one writes it."""
+        if self.log is None:
+            return
         meta = {"progress": self.fit.snapshot(), "log_lines": self.log.lines, "notes": self.record["notes"]}
         self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
@@ -314,7 +343,7 @@ class _Session:
         values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
         return values | {"updates": updates, "seconds": fit.progress.seconds}
 
-    def _write(self, found: Evaluation) -> None:
+    def _write(self, found: Evaluation, log: Log) -> None:
         """The record last: a folder whose record has a result is complete."""
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
@@ -330,7 +359,7 @@ class _Session:
         gallery = write_gallery(self.task, table, self.out / "gallery.json")
         write_report(self.record, self.out / "report.html", gallery)
         write_record(self.out, self.record)
-        self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
+        log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
 
 
 def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
