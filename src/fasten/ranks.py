@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import os
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,16 +32,40 @@ def joined() -> Iterator[None]:
         yield
         return
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=_own_part(store, number, count), rank=number, world_size=count)
         _joined = True
         yield
         dist.destroy_process_group()  # not after an error: the others may be gone, and it would wait for them
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        raise ConnectionError(f"rank {os.environ.get('RANK')} has lost the others: {error}") from error
+        raise ConnectionError(
+            f"rank {os.environ.get('RANK')} has lost the others: {str(error).split('. ')[0]}"
+        ) from error
     finally:
         _joined = False
+
+
+def _own_part(store: Any, number: int, count: int) -> Any:
+    """A part of torchrun's store for these ranks alone.
+
+    The store outlives them (torch 2.13), and they would wait for ever for dead ones that it still speaks of. So the
+    first rank thinks of a name and tells it to each other rank under a word that only this one's own process knows.
+    """
+    mine = uuid.uuid4().hex
+    if number > 0:
+        store.set(f"fasten/{number}", mine)
+        name = store.get(f"fasten/{mine}").decode()
+        store.add(f"fasten/{name}", 1)
+    else:
+        name = mine
+        while store.add(f"fasten/{name}", 0) < count - 1:
+            for other in range(1, count):  # to a dead one too, until a living one has written its word over it
+                store.set(f"fasten/{store.get(f'fasten/{other}').decode()}", name)
+            time.sleep(0.02)
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def world() -> int:
@@ -58,8 +84,8 @@ def local_rank() -> int:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started the ranks again, after one of them died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    """Whether torchrun has started the ranks again, after one of them died; on some machine: each has its count."""
+    return bool(total(torch.tensor(float(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) > 0)
 
 
 def first_says(answer: bool) -> bool:
