@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
-from fasten import ranks
+from fasten import ranks, training
 from fasten.contract import Recipe
 from fasten.datasets import find_dataset
 from fasten.engine import Fit
@@ -21,7 +21,7 @@ from fasten.methods import METHODS
 from fasten.nets import Heads
 from fasten.records import Run
 from fasten.stream import StreamLoader
-from fasten.training import Settings, plan_of, train
+from fasten.training import Settings, plan_of
 
 ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing divides evenly by two ranks
 EVEN = {"batch_size": 24}
@@ -91,7 +91,8 @@ def main(folder: Path) -> None:
             fit.run()
             meta = {"rows": json.dumps(fit.progress.rows), "images": str(fit.progress.images)}
             safetensors.torch.save_file(fit.tensors(), folder / f"{ranks.rank()}-{number}.safetensors", meta)
-        train(DIGITS, folder / "run", Settings(device="cpu", clean_reference=False))
+        training.EPOCH_CHECKPOINT_SECONDS = 0.0
+        training.train(DIGITS, folder / "run", Settings(device="cpu", clean_reference=False))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,14 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from builders import make_tiny_task
+from fasten import loader, machine, ranks
+from fasten.cli import main
+from fasten.contract import Examples, Recipe
+from fasten.loader import Picks
+from fasten.ops.remember import remember
+from fasten.records import Run
+from fasten.training import build_method
 from rank_cases import EXACT, LOCAL, make_fit
 
 HERE = Path(__file__).parent
@@ -84,6 +93,80 @@ def test_the_first_rank_writes_the_folder_of_a_run(trained):
     assert found["environment"]["batch_norm"] == "local"
     assert found["environment"]["device"].endswith(", 2 ranks")
     assert events(trained / "run") == ["epoch"] * 3 + ["finished"]
+
+
+def test_one_process_goes_on_with_what_two_ranks_began(trained, tmp_path, capsys):
+    shutil.copytree(trained / "run", tmp_path / "run")
+    begun = record(tmp_path / "run")
+    (tmp_path / "run" / "record.json").write_text(json.dumps({**begun, "epochs": [], "result": None}))
+    last = max((tmp_path / "run" / "checkpoint").iterdir())
+    last.unlink()
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    assert "begun on 2 ranks, gone on with 1" in capsys.readouterr().err
+    found = record(tmp_path / "run")
+    assert without_times(found["epochs"][:2]) == without_times(begun["epochs"][:2])
+    assert len(found["epochs"]) == 3
+
+
+def test_only_the_same_run_goes_on_when_torchrun_starts_it_again(trained, capsys, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    train = ["train", "digits", "--noise", "symmetric:0.4", "--epochs", "3", "--device", "cpu"]
+    assert main([*train, "--out", str(trained / "run")]) == 0
+    assert "is a finished run" in capsys.readouterr().err
+    assert main([*train, "--seed", "1", "--out", str(trained / "run")]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 24])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_the_shares_of_the_ranks_are_the_batch(monkeypatch, size, world):
+    index = torch.randint(100, (4, size))
+    weight = (torch.arange(size) < max(1, size - 2)).float().expand(4, size)
+    block = Picks(index, weight, index[:, :, None] / 100)
+    found = []
+    for number in range(world):
+        set_rank(monkeypatch, number, world)
+        found.append(block.share())
+    assert len({share.index.shape for share in found}) == 1
+    assert found[0].index.shape[1] >= min(2, size)  # batch norm needs two
+    for update in range(4):
+        counted = [share.index[update][share.weight[update] > 0] for share in found]
+        assert sorted(torch.cat(counted).tolist()) == sorted(index[update][weight[update] > 0].tolist())
+    for share in found:
+        assert torch.equal(share.random[:, :, 0], share.index / 100)
+
+
+def set_rank(monkeypatch, number: int, world: int) -> None:
+    for module in (ranks, loader):
+        monkeypatch.setattr(module, "world", lambda: world)
+    monkeypatch.setattr(ranks, "rank", lambda: number)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_filling_does_not_undo_what_its_row_wrote_elsewhere_in_the_batch(order):
+    index, weight = torch.tensor([3, 3, 1])[order], torch.tensor([1.0, 0.0, 1.0])[order]
+    table = torch.zeros(4, 2)
+    remember(
+        table, Examples(index, index, index, weight, index), torch.tensor([[5.0], [6.0], [7.0]]).expand(3, 2)[order]
+    )
+    assert table[:, 0].tolist() == [0, 7, 0, 5]
+    remember(table, Examples(index, index, index, 0 * weight, index), torch.ones(3, 2))
+    assert table[:, 1].tolist() == [0, 7, 0, 5]
+
+
+def test_what_is_not_made_for_several_ranks_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(ranks, "world", lambda: 2)
+    assert main(["methods"]) == 2
+    assert "only train and resume run under torchrun; start `fasten methods` alone" in capsys.readouterr().err
+    monkeypatch.setattr(machine, "world", lambda: 2)
+    with pytest.raises(ValueError, match="write --device cuda, not cuda:1"):
+        machine.choose_machine("cuda:1")
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_recipe_says_whether_batch_norms_are_one(wanted):
+    recipe = Recipe("small-cnn", sync_norm=wanted)
+    assert build_method(Run("tiny", recipe=recipe), make_tiny_task()).net.parts.synced is wanted
 
 
 def test_a_rank_that_is_killed_twice_changes_nothing(trained, tmp_path):

@@ -246,11 +246,13 @@ def predict(
     """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
     training = method.training
     method.eval()
+    left, found = len(loader.rows[part]), []
     with torch.compiler.set_stance("force_eager"):
-        count = len(loader.rows[part])
-        found = [(of or method)(x) for x in loader.chunks(part, chunk, places(count).to(loader.device) % max(count, 1))]
+        for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
+            found.append(in_order((of or method)(x), left))  # this rank's rows of a chunk, then all of its rows
+            left -= len(found[-1])
     method.train(training)
-    return in_order(torch.cat(found), count) if found else torch.empty(0, loader.num_classes, device=loader.device)
+    return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
 
 
 def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:

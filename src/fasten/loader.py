@@ -135,8 +135,7 @@ class Loader:
         """The picks of each update of an epoch, from update `start` on; `key` is the stage's and the epoch's number."""
         total = self.num_updates(stage)
         for first in range(start - start % BLOCK, total, BLOCK):
-            draws = stage.draws.items()
-            block = {name: self._block(draw, name, key, first, total).share() for name, draw in draws}
+            block = {name: self._block(draw, name, key, first, total) for name, draw in stage.draws.items()}
             for number in range(max(first, start), min(first + BLOCK, total)):
                 yield {name: picks.update(number - first) for name, picks in block.items()}
 
@@ -150,7 +149,7 @@ class Loader:
         else:
             index, weight = self._pass(draw, name, key, first, count)
         random = torch.rand(*index.shape, NUM_RANDOM + 2, generator=generator, device=self.device)
-        return Picks(index, weight, random)
+        return Picks(index, weight, random).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
         """Rows at random, whatever their class, are a balanced draw of one class."""

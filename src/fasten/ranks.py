@@ -85,17 +85,27 @@ def local_rank() -> int:
 
 def restarted() -> bool:
     """Whether torchrun has started the ranks again, after one of them died; on some machine: each has its count."""
-    return bool(total(torch.tensor(float(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) > 0)
+    return votes(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") > 0
 
 
-def first_says(answer: bool) -> bool:
-    """What the first rank answers; all have to ask."""
-    return bool(total(torch.tensor(float(answer and rank() == 0))) > 0)
+def votes(answer: bool) -> int:
+    """How many ranks say yes; all have to vote, and wait for the others."""
+    return int(total(torch.tensor(int(answer))))
 
 
 def wait() -> None:
     """Until every rank has come so far."""
-    total(torch.zeros(()))
+    votes(True)
+
+
+def same(number: int) -> bool:
+    """Whether all ranks have this number; where they have not, at least one of them finds out."""
+    return int(total(torch.tensor(number))) == number * world()
+
+
+def first_says(answer: bool) -> bool:
+    """What the first rank says, whatever this one does."""
+    return votes(answer and rank() == 0) > 0
 
 
 def places(count: int, least: int = 1) -> Tensor:

@@ -99,6 +99,7 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
     if fits and machine.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(machine.device)
         fits = task.x.nbytes <= free // 2
+    fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
     return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
 
 
@@ -211,6 +212,12 @@ def _ranks(recipe: Recipe) -> dict[str, Any]:
     return {} if ranks.world() == 1 else {"ranks": ranks.world(), "batch_norm": norm}
 
 
+def _other_ranks(record: Record) -> list[str]:
+    """A sentence where they are not as many as when the run began."""
+    begun = record["environment"].get("ranks", 1)
+    return [] if begun == ranks.world() else [f"begun on {begun} ranks, gone on with {ranks.world()}"]
+
+
 class _Session:
     """One process's share of a run: all of it, or what is left of it."""
 
@@ -230,21 +237,19 @@ class _Session:
 
     def _restore(self) -> Log | None:
         """The log, on the first rank; the others write nothing."""
-        found = self.checkpoints.load()
+        found, lines = self.checkpoints.load(), 0
         if found is None:
-            log = Log(self.out / "log.jsonl") if ranks.rank() == 0 else None
             for note in [*self.task.notes, *start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
                 self._note(note)
-            return log
-        tensors, meta, damaged = found
-        self.fit.restore(meta["progress"], tensors)
-        self.record["notes"] = meta["notes"]
-        for sentence in damaged:
-            self._note(sentence)
-        begun = self.record["environment"].get("ranks", 1)
-        if begun != ranks.world():
-            self._note(f"begun on {begun} ranks, gone on with {ranks.world()}")
-        return Log(self.out / "log.jsonl", meta["log_lines"]) if ranks.rank() == 0 else None
+        else:
+            tensors, meta, damaged = found
+            self.fit.restore(meta["progress"], tensors)
+            self.record["notes"], lines = meta["notes"], meta["log_lines"]
+            for sentence in [*damaged, *_other_ranks(self.record)]:
+                self._note(sentence)
+        if not ranks.same(self.fit.progress.done):
+            raise OSError(f"the ranks see different checkpoints in {self.out}; put it on a disk that they share")
+        return Log(self.out / "log.jsonl", lines) if ranks.rank() == 0 else None
 
     def _note(self, sentence: str) -> None:
         self.record["notes"].append(sentence)
