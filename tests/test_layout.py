@@ -15,7 +15,7 @@ ROOT = Path(fasten.__file__).parent
 # In the direction of the data; a file imports only from those above it. `x.*` are the other files of a package: they
 # stand before the package itself, and may import each other where that makes no circle.
 ORDER = [
-    *("files", "cells", "sentences", "signals", "suggest", "streams", "statistics"),
+    *("files", "cells", "sentences", "signals", "suggest", "streams", "ranks", "statistics"),
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
     *("data.decoding", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),

@@ -40,7 +40,7 @@ def test_a_run_survives_json(run):
 def test_a_run_without_weights_is_written_as_before_there_were_any():
     """So it keeps its name, and records from before are still those of the same run."""
     values = Run("digits").to_json()
-    assert not {"weights", "frozen"} & set(values["recipe"])
+    assert not {"weights", "frozen", "sync_norm"} & set(values["recipe"])
     assert Run.from_json(values) == Run("digits")
     assert Run("digits", recipe=Recipe(weights="a")).to_json()["recipe"]["weights"] == "a"
 

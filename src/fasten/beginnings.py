@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fasten import ranks
+from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.machine import Machine
 from fasten.records import SCHEMA, Record, Run, environment
@@ -32,7 +34,7 @@ def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> R
     return {
         "schema": SCHEMA,
         "run": run.to_json(),
-        "environment": environment() | _described(machine) | {"how": how},
+        "environment": environment() | _described(machine) | _ranks(run.recipe) | {"how": how},
         "data": _sizes(task)
         | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)}
         | _own_data(task),
@@ -61,6 +63,18 @@ def _described(machine: Machine) -> dict[str, Any]:
     """What of the machine a number may depend on."""
     names = ("precision", "kernels", "capture", "deterministic")
     return {"device": machine.name} | {name: getattr(machine, name) for name in names}
+
+
+def _ranks(recipe: Recipe) -> dict[str, Any]:
+    """How many, and whether their batch norms were one."""
+    norm = "synchronised" if recipe.sync_norm else "local"
+    return {} if ranks.world() == 1 else {"ranks": ranks.world(), "batch_norm": norm}
+
+
+def other_ranks(record: Record) -> list[str]:
+    """A sentence where they are not as many as when the run began."""
+    begun = record["environment"].get("ranks", 1)
+    return [] if begun == ranks.world() else [f"begun on {begun} ranks, gone on with {ranks.world()}"]
 
 
 def check_same(record: Record, task: Task, name: str) -> None:

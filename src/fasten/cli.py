@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fasten import console
+from fasten import console, ranks
 from fasten.arguments import (
     CheckpointEvery,
     Clean,
@@ -70,11 +70,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if ranks.world() > 1 and context.invoked_subcommand not in ("train", "resume"):
+        raise ValueError(f"only train and resume run under torchrun; start `fasten {context.invoked_subcommand}` alone")
 
 
 @app.command("train")
@@ -131,13 +133,14 @@ def train_command(
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
     check_noise(data, noise)
-    check_folder(out)
+    if not ranks.restarted():
+        check_folder(out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
     where = Place(root, download, labels or Place.label_set)
     ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
     options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
     run = Run(data, noise, method, options, recipe, seed, clean, ready.own)
-    with resumable(out / "record.json", _resume(out)), console.Display(quiet=as_json) as display:
+    with resumable(out / "record.json", _resume(out)), _display(as_json) as display:
         record = train(
             run,
             out,
@@ -173,7 +176,7 @@ def resume_command(
       fasten resume runs/digits
     """
     place = Place() if root is None else Place(root)
-    with resumable(dir / "record.json", _resume(dir)), console.Display(quiet=as_json) as display:
+    with resumable(dir / "record.json", _resume(dir)), _display(as_json) as display:
         how = Settings(place, device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display))
         record = resume(dir, how)
     _finish(record, dir, as_json)
@@ -187,7 +190,13 @@ def _resume(out: Path) -> str:
     return f"`fasten resume {out}` goes on from the last checkpoint"
 
 
+def _display(as_json: bool) -> console.Display:
+    return console.Display(quiet=as_json or ranks.rank() > 0)
+
+
 def _finish(record: Record, out: Path, as_json: bool) -> None:
+    if ranks.rank() > 0:
+        return
     if as_json:
         print(json.dumps({key: record[key] for key in ("run", "data", "result", "references", "notes")}))
     else:
@@ -220,7 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark
     status = 2
     try:
-        return int(app(args=given or ["--help"], prog_name="fasten", standalone_mode=False) or 0)
+        with ranks.joined():
+            return int(app(args=given or ["--help"], prog_name="fasten", standalone_mode=False) or 0)
     except _ClickError as error:
         message = _usage(error)
     except (ValueError, OSError, MemoryError, RuntimeError) as error:

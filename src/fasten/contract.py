@@ -31,6 +31,7 @@ class Recipe:
     milestones: tuple[int, ...] = (50, 60)
     weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
     frozen: bool = False  # only the classifiers train, on the features that the network starts with
+    sync_norm: bool = False  # on several ranks, batch norm takes its statistics from all of their rows
 
     def scaled(self, epochs: int) -> Recipe:
         """The same schedule, shrunk or stretched to `epochs`; the first epoch keeps its rate.

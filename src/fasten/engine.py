@@ -14,7 +14,9 @@ from fasten.capture import capture
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
+from fasten.nets.norm import statistics
 from fasten.nets.overlap import gradients
+from fasten.ranks import in_order, places, totals, world
 
 Row = dict[str, Any]  # what the record says of one epoch
 Step = Callable[[Mapping[str, Picks]], None]
@@ -58,11 +60,12 @@ class Update:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         losses = []
         for part, loss in self.stage.step(batch):
-            grads = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            found = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            *grads, last = _over_ranks(part, [*found, loss.detach()])
             for parameter, grad in zip(self.parts[part], grads, strict=True):
                 parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()
-            losses.append(loss.detach())
+            losses.append(last)
         self.loss.add_(losses[-1])
         for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
             self.history[name].index_copy_(0, self.cursor, value[None])
@@ -177,11 +180,12 @@ class Fit:
     def _run_epoch(self, stage: Stage, step: Step) -> None:
         at, update = self.progress, self.update
         assert update is not None
+        images = sum(self.loader.batch_size(draw) for draw in stage.draws.values())
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
             update.set_rates(at.epoch, at.update, at.rate_factor)
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
-            at.images += sum(p.index.numel() for p in picks.values())
+            at.images += images
             if at.update < update.length:
                 self.after_update(False)
         main = list(stage.optim.values())[-1]
@@ -248,10 +252,27 @@ def predict(
     """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
     training = method.training
     method.eval()
+    left, found = len(loader.rows[part]), []
     with torch.compiler.set_stance("force_eager"):
-        found = [(of or method)(x) for x in loader.chunks(part, chunk)]
+        for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
+            found.append(in_order((of or method)(x), left))  # this rank's rows of a chunk, then all of its rows
+            left -= len(found[-1])
     method.train(training)
     return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+
+
+def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
+    """What the ranks add up, by one exchange, in which they also average what their batch norms have seen so far.
+
+    That is for evaluation alone: training does not read it.
+    """
+    if world() == 1:
+        return sums
+    seen = statistics(part)
+    found = totals([*sums, *(tensor / world() for tensor in seen)])
+    for tensor, mean in zip(seen, found[len(sums) :], strict=True):
+        tensor.copy_(mean)
+    return found[: len(sums)]
 
 
 def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fasten.augment import NUM_RANDOM, Normalise, centre_crop, gather_crop_flip
 from fasten.contract import Draw, Examples, SetName, Stage
 from fasten.data.task import Task
+from fasten.ranks import LEAST, places, world
 from fasten.streams import torch_stream
 
 BLOCK = 64  # updates whose random numbers are drawn together
@@ -39,6 +40,15 @@ class Picks:
     def update(self, number: int) -> Picks:
         """One update out of a block."""
         return Picks(self.index[number], self.weight[number], self.random[number])
+
+    def share(self) -> Picks:
+        """This rank's rows of a block; what lacks in them comes from the start of the batch, with weight 0."""
+        if world() == 1:
+            return self
+        size = self.index.shape[1]
+        place = places(size, min(LEAST, size)).to(self.index.device)
+        here = place % size
+        return Picks(self.index[:, here], self.weight[:, here] * (place < size), self.random[:, here])
 
 
 class BalancedDraw:
@@ -139,7 +149,7 @@ class Loader:
         else:
             index, weight = self._pass(draw, name, key, first, count)
         random = torch.rand(*index.shape, NUM_RANDOM + 2, generator=generator, device=self.device)
-        return Picks(index, weight, random)
+        return Picks(index, weight, random).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
         """Rows at random, whatever their class, are a balanced draw of one class."""
@@ -176,7 +186,8 @@ class Loader:
         coin = picks.random[:, NUM_RANDOM:]
         return Examples(self.normalise(x), self.y[source][picks.index], picks.index, picks.weight, coin)
 
-    def chunks(self, name: str, size: int) -> Iterator[Tensor]:
-        """A whole part, in order, at most `size` rows at a time, without augmentation."""
-        for rows in torch.split(self.rows[name], size) if len(self.rows[name]) else ():  # not every network takes none
+    def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
+        """A whole part in order, or the rows at `places`, at most `size` at a time, without augmentation."""
+        wanted = self.rows[name] if places is None else self.rows[name][places]
+        for rows in torch.split(wanted, size) if len(wanted) else ():  # not every network takes none
             yield self.normalise(centre_crop(self.x[rows], self.crop))

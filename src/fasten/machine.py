@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fasten.nets import Heads, fused_norm
+from fasten.ranks import local_rank, world
 
 # How networks run on a GPU: torch's own kernels; our fused batch norms; these, with weight gradients on a stream of
 # their own; or torch.compile, which takes half a minute.
@@ -34,9 +35,10 @@ class Machine:
 
     @property
     def name(self) -> str:
+        ranks = "" if world() == 1 else f", {world()} ranks"
         if self.device.type == "cuda":
-            return f"{self.device} {torch.cuda.get_device_name(self.device)}"
-        return f"{self.device} {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+            return f"{self.device} {torch.cuda.get_device_name(self.device)}{ranks}"
+        return f"{self.device} {platform.processor() or platform.machine()}, {os.cpu_count()} cores{ranks}"
 
     def place(self, method: nn.Module) -> nn.Module:
         """Move a method there, in the precision and layout that suit it."""
@@ -57,6 +59,8 @@ def choose_machine(device: str = "auto", *, deterministic: bool = False) -> Mach
     """The device by name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if device.startswith("cuda") and world() > 1:
+        device = _own_gpu(device)
     try:
         chosen = torch.device(device)
     except RuntimeError:
@@ -66,7 +70,16 @@ def choose_machine(device: str = "auto", *, deterministic: bool = False) -> Mach
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
     kernels: Kernels = "overlapped" if fused_norm.AVAILABLE else "compiled"
-    return Machine(numbered, "bf16", capture=True, kernels=kernels, deterministic=deterministic)
+    return Machine(numbered, "bf16", capture=world() == 1, kernels=kernels, deterministic=deterministic)
+
+
+def _own_gpu(device: str) -> str:
+    """A rank's own, by its number on the machine."""
+    if device != "cuda":
+        raise ValueError(f"each rank has a GPU of its own under torchrun; write --device cuda, not {device}")
+    if local_rank() < torch.cuda.device_count():
+        torch.cuda.set_device(local_rank())
+    return f"cuda:{local_rank()}"
 
 
 def _check_present(device: torch.device) -> None:

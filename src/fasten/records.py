@@ -75,8 +75,9 @@ class Run:
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
         if self.recipe.weights is None:
             del recipe["weights"]  # as in records from before there was such a thing: the same run, the same JSON
-        if not self.recipe.frozen:
-            del recipe["frozen"]
+        for name in ("frozen", "sync_norm"):
+            if not recipe[name]:
+                del recipe[name]
         values = {**vars(self), "options": dict(self.options), "recipe": recipe}
         own = values.pop("own")
         return values if own is None else {**values, "own": dict(own)}

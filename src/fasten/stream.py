@@ -68,8 +68,9 @@ class StreamLoader(Loader):
         rows: Rows = self.host_rows[source][index.cpu().numpy()]
         return rows
 
-    def chunks(self, name: str, size: int) -> Iterator[Tensor]:
-        rows, row_bytes = self.host_rows[name], self.host.nbytes // max(1, len(self.host))
+    def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
+        rows = self.host_rows[name] if places is None else self.host_rows[name][places.cpu().numpy()]
+        row_bytes = self.host.nbytes // max(1, len(self.host))
         size = max(1, min(size, CHUNK_BYTES // max(1, row_bytes)))
         wanted = ((None, [rows[first : first + size]]) for first in range(0, len(rows), size))
         for _, (raw,) in self._ahead(wanted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import time
@@ -18,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fasten import audit
-from fasten.beginnings import check_folder, check_same, new_record
+from fasten import audit, ranks
+from fasten.beginnings import check_folder, check_same, new_record, other_ranks
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -31,7 +32,7 @@ from fasten.files import sweep, write_bytes
 from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
-from fasten.nets import build_backbone
+from fasten.nets import Heads, build_backbone
 from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, final_warnings, start_notes
 from fasten.options import find_method, option_types
 from fasten.records import Log, Record, Run, read_record, shared_gpu, write_record
@@ -42,6 +43,7 @@ from fasten.streams import torch_seed
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
+MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
 MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
@@ -81,7 +83,11 @@ def build_method(run: Run, task: Task) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
-        return entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+    for net in method.modules():
+        if isinstance(net, Heads):
+            net.parts.synced = run.recipe.sync_norm
+    return method
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
@@ -96,21 +102,26 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
     if fits and machine.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(machine.device)
         fits = task.x.nbytes <= free // 2
+    fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
     return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
 
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
-    """Carry out a run in a new folder."""
+    """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
     settings = settings or Settings()
     began = time.perf_counter()
+    if ranks.restarted() and ranks.first_says(_holds(out, run)):
+        return resume(out, settings)
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
     plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
-    out.mkdir(parents=True, exist_ok=True)
     how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
     record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
-    write_record(out, record)
+    ranks.wait()  # until all have looked at the folder, before there is something in it
+    if ranks.rank() == 0:
+        out.mkdir(parents=True, exist_ok=True)
+        write_record(out, record)
     return _Session(run, task, out, settings, record).go(began)
 
 
@@ -148,8 +159,15 @@ def _read_record(out: Path, settings: Settings) -> Record:
             raise
         record: Record = found[1]["record"]
         settings.say("record.json is lost or damaged; it is made again from the last checkpoint")
-        write_record(out, record)
+        if ranks.rank() == 0:
+            write_record(out, record)
         return record
+
+
+def _holds(out: Path, run: Run) -> bool:
+    """Whether the folder is that of this very run."""
+    there = (out / "record.json").exists()
+    return there and read_record(out)["run"] == json.loads(json.dumps(run.to_json()))
 
 
 class _Session:
@@ -166,24 +184,28 @@ class _Session:
         self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))
         self.fit.after_update = self._after_update
         self.checkpoints = Checkpoints(out / "checkpoint")
-        for folder in (out, self.checkpoints.folder):
+        for folder in (out, self.checkpoints.folder) if ranks.rank() == 0 else ():
             sweep(folder)
         self.last_saved = time.monotonic()
         self.log = self._restore()
 
-    def _restore(self) -> Log:
+    def _restore(self) -> Log | None:
+        """The log, on the first rank; the others write nothing."""
         found = self.checkpoints.load()
+        lines: list[str] = []
         if found is None:
-            log = Log(self.out / "log.jsonl")
             for note in [*self.task.notes, *start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
                 self._note(note)
-            return log
-        tensors, meta, damaged = found
-        self.fit.restore(meta["progress"], tensors)
-        self.record = {**meta["record"], "environment": self.record["environment"]}
-        for sentence in damaged:
-            self._note(sentence)
-        return Log(self.out / "log.jsonl", meta["log"])
+        else:
+            tensors, meta, damaged = found
+            self.fit.restore(meta["progress"], tensors)
+            self.record = {**meta["record"], "environment": self.record["environment"]}
+            lines = meta["log"]
+            for sentence in [*damaged, *other_ranks(self.record)]:
+                self._note(sentence)
+        if not ranks.same(self.fit.progress.done):
+            raise OSError(f"the ranks see different checkpoints in {self.out}; put it on a disk that they share")
+        return Log(self.out / "log.jsonl", lines) if ranks.rank() == 0 else None
 
     def _note(self, sentence: str) -> None:
         self.record["notes"].append(sentence)
@@ -204,7 +226,8 @@ class _Session:
             self._note(note)
         self._fill(found, preparation)
         self._references()
-        self._write(found)
+        if self.log is not None:
+            self._write(found, self.log)
         return self.record
 
     def _train(self) -> None:
@@ -216,7 +239,7 @@ class _Session:
                 break
             except Diverged as error:
                 self._rewind(error)
-        if self.asked():  # after the last update
+        if ranks.votes(self.asked()):  # after the last update
             self.save()
             raise KeyboardInterrupt
 
@@ -224,42 +247,57 @@ class _Session:
         self.settings.on_update(self.fit.progress.done)
         every, waited = self.settings.checkpoint_every, time.monotonic() - self.last_saved
         usual = EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS
-        stop = self.asked()
-        due = stop or waited >= (usual if every is None else every)
+        stop, due = self._agreed(epoch_ended, waited >= (usual if every is None else every))
         if epoch_ended or due:
             check_finite(self.fit, self.task)
         if epoch_ended:
             row = self.fit.progress.rows[-1]
-            self.log.add(event="epoch", **row)
+            self._tell(event="epoch", **row)
             for warning in epoch_warnings(row):
-                self.log.add(event="warning", epoch=row["epoch"], warning=warning)
+                self._tell(event="warning", epoch=row["epoch"], warning=warning)
             self.settings.on_epoch(row)
         if due:
             self.save()
         if stop:
             raise KeyboardInterrupt
 
+    def _agreed(self, epoch_ended: bool, due: bool) -> tuple[bool, bool]:
+        """Whether to stop, and whether to save. Several ranks have to meet for it, and do so now and then."""
+        if ranks.world() > 1 and not epoch_ended and self.fit.progress.done % MEETING:
+            return False, False
+        stop = ranks.votes(self.asked()) > 0
+        return stop, ranks.first_says(stop or due)
+
+    def _tell(self, **event: Any) -> None:
+        if self.log is not None:
+            self.log.add(**event)
+
     def _rewind(self, error: Diverged) -> None:
         """Back to the last checkpoint, which is finite, and on with a lower rate; or stop, where that is not wanted."""
-        self.log.add(event="diverged", **vars(error.found))
+        self._tell(event="diverged", **vars(error.found))
         self.checkpoints.wait()
+        ranks.wait()  # for the one that writes
         newest, rate = self.checkpoints.newest, self.run.recipe.rate * self.fit.progress.rate_factor
         rewinds, notes = self.record.get("rewinds", []), self.record["notes"]
         if len(rewinds) == MOST_REWINDS or self.settings.on_nan != "rewind":
             raise ValueError(f"{error}; {advice(newest, self.out, rate, len(rewinds) == MOST_REWINDS)}") from None
         if rewinds and newest == rewinds[-1]["back_to"]:  # finite, but too far gone
-            self.checkpoints.drop_newest()
+            if ranks.rank() == 0:
+                self.checkpoints.drop_newest()
+            ranks.wait()
         self.log = self._restore()
         factor = self.fit.progress.rate_factor = LOWER ** (len(rewinds) + 1)
         found, there = error.found, self.checkpoints.newest
         went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
         self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}
-        self.log.add(event="rewind", **went)
+        self._tell(event="rewind", **went)
         self._note(f"{error}; taken back to checkpoint {there}, and on with {factor:g} of the learning rate")
         self.save()
 
     def save(self) -> None:
-        """A checkpoint of this very update."""
+        """A checkpoint of this very update: all ranks hold the same, and the first one writes it."""
+        if self.log is None:
+            return
         meta = {"progress": self.fit.snapshot(), "log": self.log.lines, "record": self.record}
         self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
@@ -312,7 +350,7 @@ class _Session:
         values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
         return values | {"updates": updates, "seconds": fit.progress.seconds}
 
-    def _write(self, found: Evaluation) -> None:
+    def _write(self, found: Evaluation, log: Log) -> None:
         """The record last: a folder whose record has a result is complete."""
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
@@ -327,7 +365,7 @@ class _Session:
             write_bytes(self.out / "tables.safetensors", safetensors.torch.save(tables))
         gallery = write_gallery(self.task, table, self.out / "gallery.json")
         write_report(self.record, self.out / "report.html", gallery)
-        self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
+        log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
         write_record(self.out, self.record)
 
 

@@ -98,7 +98,7 @@ def mixed_rows(seed: int = 0):
 
 
 def one_loss(method, rows):
-    ((_, loss),) = method.step_corrected(Batch({"both": rows}))
+    ((_, loss),) = method.step_corrected(Batch({"both": rows}), len(rows.y))
     return loss
 
 

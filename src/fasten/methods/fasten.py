@@ -25,6 +25,7 @@ from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
 from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
+from fasten.ranks import total
 
 
 class FasTEN(nn.Module):
@@ -84,8 +85,8 @@ class FasTEN(nn.Module):
         p = clean_n.softmax(1)
 
         # Eq. (2). Differs: the paper does not say whether a gradient flows through T̂; the code detaches it.
-        T = estimate_transition(noisy_c.detach().softmax(1), clean.y, self.num_classes, clean.weight)
-        covered = torch.zeros_like(T[0]).index_add(0, clean.y, clean.weight.to(T.dtype)) > 0  # classes with a clean row
+        T = estimate_transition(noisy_c.detach().softmax(1), clean.y, self.num_classes, clean.weight, shared=True)
+        covered = total(torch.zeros_like(T[0]).index_add(0, clean.y, clean.weight.to(T.dtype))) > 0  # by a clean row
         nll = torch.cat(
             [
                 corrected_nll(p, T if self.oracle is None else self.oracle, y),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -62,9 +63,8 @@ class GLC(nn.Module):
         second = max(1, recipe.epochs - first)
         noisy, both = (Draw(source, recipe.batch_size) for source in ("noisy", "both"))
         optim = self._optim(recipe, second)
-        corrected = Stage(
-            "corrected", self.step_corrected, {"both": both}, optim, second, trace={"transition": self.transition}
-        )
+        step = partial(self.step_corrected, size=recipe.batch_size)
+        corrected = Stage("corrected", step, {"both": both}, optim, second, trace={"transition": self.transition})
         if self.knows_transition:
             return [corrected]
         return [
@@ -87,14 +87,14 @@ class GLC(nn.Module):
         p, y = predict("clean")
         self.transition.copy_(estimate_transition(p, y, self.num_classes))
 
-    def step_corrected(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
+    def step_corrected(self, batch: Batch, size: int) -> Iterator[tuple[nn.Module, Tensor]]:
         rows = batch["both"]
         is_noisy = rows.index < self.num_noisy
         logits = self._logits(rows.x, is_noisy, rows.weight)  # (B, N)
         through = corrected_nll(logits.softmax(1), self.transition, rows.y, self.guard)  # −log (T̂ᵀ f)[ȳ]
         nll = torch.where(is_noisy, through, F.cross_entropy(logits, rows.y, reduction="none"))
         if self.mean_over == "batch":
-            yield self.net, (rows.weight * nll).sum() / len(nll)
+            yield self.net, (rows.weight * nll).sum() / size
         else:
             # Differs: the code divides a short last batch by the nominal size.
             yield self.net, weighted_mean(nll, rows.weight)

@@ -22,6 +22,7 @@ from fasten.contract import Batch, Draw, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.remember import remember
+from fasten.ranks import total, world
 
 
 class L2RW(nn.Module):
@@ -69,10 +70,10 @@ class L2RW(nn.Module):
         )
         (slope,) = torch.autograd.grad(ahead.loss, epsilon, retain_graph=True)  # the real step goes the same graph
         u = noisy.weight * torch.relu(-slope)  # Eq. (7)
-        total = u.sum()
-        w = u / torch.where(total > 0, total, 1)  # Eq. (8): all of them zero where no row helps
+        fall = total(u.sum())
+        w = u / torch.where(fall > 0, fall, 1)  # Eq. (8): all of them zero where no row helps
         yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
-        remember(self.weights, noisy, w * len(w))
+        remember(self.weights, noisy, w * (len(w) * world()))
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -30,6 +30,7 @@ from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.transition import corrected_nll
+from fasten.ranks import total
 
 
 class MLoC(nn.Module):
@@ -108,7 +109,7 @@ class MLoC(nn.Module):
         rate = self.transition.new_full((), self.virtual_rate)
         ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)
         (G,) = torch.autograd.grad(ahead.loss, T, retain_graph=True)  # the real step goes the same graph
-        T = self._normal(T.detach() - self.transition_rate * self._clipped(G), identity)
+        T = self._normal(T.detach() - self.transition_rate * self._clipped(total(G)), identity)
 
         nll = self._nll(ahead.outputs, T, noisy.y)
         yield self.net, (noisy.weight * nll).sum() if self.loss == "sum" else weighted_mean(nll, noisy.weight)
@@ -127,9 +128,9 @@ class MLoC(nn.Module):
     def _normal(self, T: Tensor, identity: Tensor) -> Tensor:
         """Nothing below zero, rows or columns that sum to one; those with nothing left, the identity's again."""
         T = T.clamp(min=0)
-        total = T.sum(1 if self.normalise == "rows" else 0, keepdim=True)
+        sums = T.sum(1 if self.normalise == "rows" else 0, keepdim=True)
         # Differs: the code leaves a column with nothing left at zero. Its steps are too short for that to happen.
-        return torch.where(total > 0, T / torch.where(total > 0, total, 1), identity)
+        return torch.where(sums > 0, T / torch.where(sums > 0, sums, 1), identity)
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -22,6 +22,7 @@ from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
+from fasten.ranks import total
 
 
 class MWNet(nn.Module):
@@ -78,7 +79,7 @@ class MWNet(nn.Module):
 
     def _weigh(self, losses: Tensor, weight: Tensor) -> Tensor:
         w: Tensor = self.weigher(losses)
-        return w / weighted_mean(w, weight).clamp(min=1e-12) if self.normalise else w
+        return w / total(weighted_mean(w, weight)).clamp(min=1e-12) if self.normalise else w
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

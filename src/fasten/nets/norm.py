@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fasten.contract import NormMode
 from fasten.nets import fused_norm
+from fasten.ranks import total, world
 
 
 class Parts:
@@ -31,6 +32,7 @@ class Parts:
         self.low: Mapping[nn.Module, Tensor] = {}  # the weights of these convolutions, in the precision of a pass
         self.passed: list[Tensor] | None = None  # counters of batches to move at the end of a pass; None: at once
         self.virtual = False  # passes that leave the running statistics alone
+        self.synced = False  # statistics over all ranks, not over each one's rows
         self.group: Tensor | None = None  # (B, G) 1 or 0: whose statistics a row takes part in; none for filling
 
     @contextmanager
@@ -69,9 +71,15 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return torch.cat([self._whole(batch) for batch in torch.split(x, list(self.parts.sizes))])
 
     def _whole(self, x: Tensor) -> Tensor:
+        if self.training and self._over_ranks:
+            return self._grouped(x, x.new_ones(len(x), 1))
         if self.training and self.parts.virtual:
             return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
         return super().forward(x)
+
+    @property
+    def _over_ranks(self) -> bool:
+        return self.parts.synced and world() > 1
 
     def _grouped(self, x: Tensor, group: Tensor) -> Tensor:
         """Each row by the statistics of its group; rows of no group by the mean of them, so that they stay in range.
@@ -80,12 +88,13 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).reshape(*x.shape[:2], -1)  # (B, C, pixels)
         member = group.to(wide.dtype)[:, :, None]  # (B, G, 1)
-        n = member.sum(0) * wide.shape[2]  # (G, 1)
+        everywhere = total if self._over_ranks else lambda here: here
+        n = everywhere(member.sum(0)) * wide.shape[2]  # (G, 1)
         present = (n > 0).to(wide.dtype)
         share = torch.where(member.sum(1, keepdim=True) > 0, member, present / present.sum().clamp(min=1))
 
         def mean_of(values: Tensor) -> Tensor:  # (B, C, pixels) -> (G, C)
-            return (member * values.sum(2)[:, None]).sum(0) / n.clamp(min=1)
+            return everywhere((member * values.sum(2)[:, None]).sum(0)) / n.clamp(min=1)
 
         def of_rows(statistic: Tensor) -> Tensor:  # (G, C) -> (B, C, 1)
             return (share * statistic).sum(1)[:, :, None]
@@ -117,6 +126,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def can_fuse(self, x: Tensor) -> bool:
         plain = self.affine and self.track_running_stats and self.momentum is not None and self.parts.group is None
+        plain = plain and not self._over_ranks
         return self.parts.fused and self.training and plain and fused_norm.usable(x)
 
     def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
@@ -141,6 +151,12 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Ten
         return norm.fused(x, residual, relu=True)
     y = norm(x)
     return F.relu(y if residual is None else y + residual)
+
+
+def statistics(net: nn.Module) -> list[Tensor]:
+    """The running means and variances of the batch norms of a network that move in training."""
+    norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    return [t for m in norms for t in (m.running_mean, m.running_var) if t is not None]
 
 
 def share_parts(net: nn.Module) -> Parts:

@@ -27,6 +27,7 @@ from fasten.contract import Examples
 from fasten.nets import Heads
 from fasten.nets.overlap import gradients
 from fasten.ops.means import weighted_mean
+from fasten.ranks import totals
 
 Route = Literal["tangent", "graph"]
 Outputs = Sequence[tuple[Tensor, ...]]  # of each batch, what the network returns
@@ -37,7 +38,7 @@ class Ahead:
     """What a look-ahead gives to the step that takes it."""
 
     outputs: Outputs  # of the real pass at θ, with its graph: good for the loss of the real step as well
-    grads: Sequence[Tensor]  # ∇_θ L_in; empty where nothing moves
+    grads: Sequence[Tensor]  # ∇_θ L_in, this rank's part of it; empty where nothing moves
     loss: Tensor  # L_meta(θ′), differentiable with respect to ω and to nothing else that matters
 
 
@@ -69,7 +70,7 @@ def look_ahead(
     place: list[Tensor] = list(start or weights)
     if moves or twice:
         grads = gradients(inner(outputs), weights, retain_graph=True, create_graph=twice, **spare)
-        move = torch._foreach_mul(grads, rate.to(grads[0].dtype))  # all weights in a few kernels
+        move = torch._foreach_mul(totals(grads), rate.to(grads[0].dtype))  # all weights in a few kernels
         place = list(torch._foreach_sub(place, move))
     if not twice:
         place = [p.detach().requires_grad_() for p in place]
@@ -78,7 +79,7 @@ def look_ahead(
     loss = weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
     if twice:
         return Ahead(outputs, [g.detach() for g in grads], loss)
-    along = gradients(loss, place, **spare)
+    along = totals(gradients(loss, place, **spare))
     change = _change_along(net, names, weights, along, batches[0], outputs, inner)
     proxy = -rate.to(change.dtype) * change
     return Ahead(outputs, grads, loss.detach() + proxy - proxy.detach())

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from fasten.contract import Examples
+from fasten.ranks import gathered
 
 
 def remember(buffer: Tensor, visited: Examples, values: Tensor) -> None:
-    """Write a value for each row of a draw into a table of all rows, but for rows that only fill the batch.
+    """Write a value for each row of a draw, on whatever rank, into a table of all rows, but for rows of weight 0.
 
     >>> table, one, x = torch.zeros(4), torch.ones(2), torch.zeros(2, 1)
     >>> draw = Examples(x, one, torch.tensor([3, 1]), weight=torch.tensor([1.0, 0.0]), coin=x)
@@ -17,6 +18,9 @@ def remember(buffer: Tensor, visited: Examples, values: Tensor) -> None:
     >>> table
     tensor([0., 0., 0., 5.])
     """
-    counts = (visited.weight > 0).view(-1, *[1] * (values.ndim - 1))
-    new = torch.where(counts, values.to(buffer.dtype), buffer[visited.index])
-    buffer.index_copy_(0, visited.index, new)
+    index, weight, new = (gathered(t) for t in (visited.index, visited.weight, values.to(buffer.dtype)))
+    counts = weight > 0
+    new = torch.where(counts.view(-1, *[1] * (new.ndim - 1)), new, buffer[index])
+    # Filling may be a row that counts elsewhere in the batch: it writes what such a row does, where that one does.
+    source = torch.where(counts, torch.arange(len(index), device=index.device), weight.argmax())
+    buffer.index_copy_(0, index[source], new[source])

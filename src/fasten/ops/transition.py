@@ -8,13 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fasten.ranks import totals
+
 LOG_GUARD = 1e-7  # inside the log, as in the authors' code: bounds the loss at 16.1 where T forbids the label
 
 
-def estimate_transition(noisy_probs: Tensor, labels: Tensor, num_classes: int, weight: Tensor | None = None) -> Tensor:
+def estimate_transition(
+    noisy_probs: Tensor, labels: Tensor, num_classes: int, weight: Tensor | None = None, *, shared: bool = False
+) -> Tensor:
     """Mean noisy-head probabilities of each true class, (B, N) and (B,) -> (N, N).
 
-    A class that is absent from the batch (or has only rows of weight 0) gets the identity's row.
+    A class that is absent from the batch (or has only rows of weight 0) gets the identity's row. `shared`: the rows
+    are this rank's share of a batch, and T is the whole batch's.
 
     >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 0]), 2)
     tensor([[0.8000, 0.2000],
@@ -24,9 +29,11 @@ def estimate_transition(noisy_probs: Tensor, labels: Tensor, num_classes: int, w
     member = (labels[:, None] == classes).to(noisy_probs.dtype)  # (B, N)
     if weight is not None:
         member = member * weight[:, None].to(member.dtype)
-    count = member.sum(0)[:, None]  # (N, 1)
+    sums, count = member.T @ noisy_probs, member.sum(0)[:, None]  # (N, N), (N, 1)
+    if shared:
+        sums, count = totals([sums, count])
     # Differs: the paper divides column j by the count of class j, which is right for balanced batches only.
-    mean = member.T @ noisy_probs / count.clamp(min=1)
+    mean = sums / count.clamp(min=1)
     identity = torch.eye(num_classes, dtype=mean.dtype, device=mean.device)
     return torch.where(count > 0, mean, identity)
 

@@ -1,0 +1,27 @@
+"""The command line, as a rank that dies twice: torchrun starts it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from itertools import count
+
+from fasten import training
+from fasten.cli import main
+from fasten.engine import Update
+
+DIES_AT = {"0": 5, "1": 20}  # update of each life: before the first checkpoint, and after it
+
+training.EPOCH_CHECKPOINT_SECONDS = 0.0
+update, calls = Update.__call__, count(1)
+
+
+def fatal_update(self, picks):
+    update(self, picks)
+    if next(calls) == DIES_AT.get(os.environ["TORCHELASTIC_RESTART_COUNT"]) and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+Update.__call__ = fatal_update
+sys.exit(main())

@@ -1,0 +1,99 @@
+"""What tests train on two ranks and on one; run as a program, this is one rank of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from builders import CPU64, make_tiny_task
+from fasten import ranks, training
+from fasten.contract import Recipe
+from fasten.datasets import find_dataset
+from fasten.engine import Fit
+from fasten.evaluate import Watch
+from fasten.loader import Loader
+from fasten.methods import METHODS
+from fasten.nets import Heads
+from fasten.records import Run
+from fasten.stream import StreamLoader
+from fasten.training import Settings, plan_of
+
+ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing divides evenly by two ranks
+EVEN = {"batch_size": 24}
+
+# Case: the method, its options, and what else is special. These are the same on two ranks as on one.
+EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac")} | {
+    "l2rw": ("l2rw", {}, {**EVEN, "rate": 0.02, "near": 1e-5}),  # its weights are in float32
+    "mlac": ("mlac", {}, EVEN),
+    "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
+    "few clean rows": ("fasten", {"per_class": 1}, ODD),
+    "streamed": ("fasten", {}, {**ODD, "loader": StreamLoader}),
+    "over the batch": ("glc", {"mean_over": "batch"}, ODD),
+    "normalised weights": ("mw-net", {"normalise": True}, ODD),
+    "twice": ("mw-net", {"route": "graph"}, ODD),
+    "twice, normalised": ("mw-net", {"route": "graph", "normalise": True}, ODD),
+    "twice, T": ("mloc", {"route": "graph", "clip": None}, ODD),
+    "one batch norm": ("fasten", {}, {**EVEN, "norm": True, "sync_norm": True}),
+    "one batch norm in groups": ("glc", {"norm": "split"}, {**EVEN, "norm": True, "sync_norm": True}),
+    "one batch norm, ahead": ("mw-net", {}, {**EVEN, "norm": True, "sync_norm": True}),
+}
+# These are not, but both ranks must hold the same.
+LOCAL = {
+    f"{name} with batch norms": (name, {}, {**ODD, "norm": True})
+    for name in ("fasten", "glc", "mlac", "mslc", "mw-net")
+}
+
+
+DIGITS = Run("digits", "symmetric:0.4", recipe=find_dataset("digits").recipe.scaled(3))
+
+
+class Net(nn.Module):
+    """One convolution, with or without a batch norm."""
+
+    num_features = 80
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5) if norm else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(self.conv(x))).flatten(1)
+
+
+def make_fit(case: str) -> Fit:
+    name, options, special = (EXACT | LOCAL)[case]
+    special = {key: value for key, value in special.items() if key != "near"}
+    norm, loader_class = special.pop("norm", False), special.pop("loader", Loader)
+    recipe = Recipe("", **{"epochs": 8, "rate": 0.2, "milestones": (6,), **special})
+    task, entry = make_tiny_task(), METHODS[name]
+    options = {**entry.options, **options}
+    if options.get("oracle"):
+        options["oracle"] = torch.from_numpy(task.transition).float()
+    torch.manual_seed(0)
+    method = CPU64.place(entry.build(Net(norm), torch.from_numpy(task.given), num_classes=3, **options))
+    for net in method.modules():
+        if isinstance(net, Heads):
+            net.parts.synced = recipe.sync_norm
+    loader = loader_class(task, CPU64.device, 0, torch.float64)
+    return Fit(method, plan_of(method, recipe), loader, CPU64, Watch(task, loader))
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    with ranks.joined():
+        for number, case in enumerate(EXACT | LOCAL):
+            fit = make_fit(case)
+            fit.run()
+            meta = {"rows": json.dumps(fit.progress.rows), "images": str(fit.progress.images)}
+            safetensors.torch.save_file(fit.tensors(), folder / f"{ranks.rank()}-{number}.safetensors", meta)
+        training.EPOCH_CHECKPOINT_SECONDS = 0.0
+        training.train(DIGITS, folder / "run", Settings(device="cpu", clean_reference=False))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
