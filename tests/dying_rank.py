@@ -13,7 +13,6 @@ from fasten.engine import Update
 
 DIES_AT = {"0": 5, "1": 20}  # update of each life: before the first checkpoint, and after it
 
-training.EPOCH_CHECKPOINT_SECONDS = 0.0
 update, calls = Update.__call__, count(1)
 
 
@@ -23,5 +22,7 @@ def fatal_update(self, picks):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-Update.__call__ = fatal_update
-sys.exit(main())
+if __name__ == "__main__":
+    training.EPOCH_CHECKPOINT_SECONDS = 0.0
+    Update.__call__ = fatal_update
+    sys.exit(main())
