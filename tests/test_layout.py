@@ -17,7 +17,8 @@ ROOT = Path(fasten.__file__).parent
 ORDER = [
     *("files", "cells", "sentences", "suggest", "streams", "statistics"),
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
-    *("data.decoding", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays", "data.hub"),
+    *("data.decoding", "data.decoders", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays"),
+    "data.hub",
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
     *("contract", "augment", "loader", "stream"),
