@@ -28,7 +28,7 @@ ORDER = [
     *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
     *("report.*", "report", "checkpoint", "gallery", "training", "inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
-    *("compare", "speed", "workers", "experiments.*", "experiments", "wanted", "reproduce"),
+    *("workers", "cluster", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]
 
