@@ -96,10 +96,9 @@ def compare_command(
     request = Request(data, noise, methods, seeds, epochs, settings or (), own)
     where = Place(root, download, labels or Place.label_set)
     display = console.Runs(quiet=as_json)
-    how = Settings(
-        where, device, clean_reference=False, on_start=display.start, on_update=display.update, say=display.say
-    )
-    here = how if cluster is None else replace(how, device="auto")  # a cluster has other devices than we
+    how = here = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
+    if cluster is not None:  # it has other devices than we, and tells of lost workers
+        how, here = replace(how, say=display.say), replace(how, device="auto")
     with resumable(out / "compare.json", "the same command goes on where it stopped"), display:
         summary = compare(prepare(request, out, here), out, how, display.finished, cluster)
     if as_json:
