@@ -285,3 +285,18 @@ def test_a_file_that_holds_no_transition_is_refused_with_the_reason(tmp_path, te
     (tmp_path / "T.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_transition(tmp_path / "T.csv")
+
+
+def test_parts_make_the_whole(tmp_path, monkeypatch):
+    """Neither what is worked on at a time nor what is written at a time can be seen in the result."""
+    probs, _, _, given = audited(7, 5, rows=100)
+    table = label_table([f"a\r{n}" if n == 40 else f"=img{n}" for n in range(100)], given, probs, list("abcde"))
+    whole = given_transition(probs, given, 5)
+    write_labels(table, tmp_path / "whole.csv")
+    monkeypatch.setattr(audit, "CHUNK", 7)
+    monkeypatch.setattr(audit, "LINES", 9)
+    np.testing.assert_allclose(given_transition(probs, given, 5), whole, rtol=1e-12)
+    write_labels(table, tmp_path / "parts.csv")
+    one, other = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "parts"))
+    pd.testing.assert_frame_equal(one, other)
+    assert len(one) == 100

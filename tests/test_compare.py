@@ -16,6 +16,7 @@ import pytest
 
 import fasten.compare as compare_module
 import fasten.training as training
+import fasten.workers as workers
 from fasten.cli import main
 from fasten.compare import DEFAULT_METHODS, Comparison, Outcome, Request, divide_settings, prepare, summarise
 from fasten.datasets import DATASETS, load_task
@@ -217,9 +218,7 @@ def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch
     assert read_record(out / "cross-entropy-seed0")["result"] is None
     before = tree(out / "naive-oversampling-seed0")
     resumed = []
-    monkeypatch.setattr(
-        compare_module, "resume", lambda path, how: resumed.append(path.name) or training.resume(path, how)
-    )
+    monkeypatch.setattr(workers, "resume", lambda path, how: resumed.append(path.name) or training.resume(path, how))
     answer(f"{COMMAND} --json --out out", capsys)
     assert resumed == ["cross-entropy-seed0"]
     assert tree(out / "naive-oversampling-seed0") == before

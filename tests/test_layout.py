@@ -15,9 +15,10 @@ ROOT = Path(fasten.__file__).parent
 # In the direction of the data; a file imports only from those above it. `x.*` are the other files of a package: they
 # stand before the package itself, and may import each other where that makes no circle.
 ORDER = [
-    *("files", "cells", "sentences", "signals", "suggest", "streams", "ranks", "statistics"),
+    *("files", "npy", "cells", "sentences", "signals", "suggest", "streams", "ranks", "statistics"),
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
-    *("data.decoding", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays", "data.hub"),
+    *("data.decoding", "data.decoders", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays"),
+    "data.hub",
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
     *("contract", "augment", "loader", "stream"),
@@ -28,7 +29,7 @@ ORDER = [
     *("report.*", "report", "checkpoint", "gallery", "notes", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
-    *("compare", "speed", "workers", "experiments.*", "experiments", "wanted", "reproduce"),
+    *("workers", "cluster", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]
 

@@ -150,7 +150,7 @@ def test_streamed_chunks_are_small_and_a_failure_reaches_the_caller(monkeypatch)
     monkeypatch.setattr(stream, "CHUNK_BYTES", 2 * task.x[0].nbytes)
     assert [len(x) for x in loader.chunks("test", 1000)] == [2, 2, 2, 2, 1]
 
-    def fail(rows):
+    def fail(rows, out):
         raise ValueError("row 3 is damaged")
 
     loader._fetch = fail

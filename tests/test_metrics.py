@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from fasten import metrics
 from fasten.metrics import (
     LOG_FLOOR,
     accuracy,
@@ -230,3 +231,12 @@ def test_without_wrong_rows_their_scores_are_none():
     assert (got["accuracy_wrong"], got["nll_wrong"]) == (None, None)
     assert got["accuracy"] == accuracy(probs, truth)
     assert detection_scores(probs[:, 0], truth, truth) == {"auroc": None, "auprc": None}
+
+
+def test_relabel_scores_of_some_rows_are_those_of_their_probabilities(monkeypatch):
+    rng = np.random.default_rng(0)
+    probs, rows = rng.dirichlet(np.ones(4), 50), rng.permutation(50)[:30]
+    truth, given = rng.integers(-1, 4, 30), rng.integers(0, 4, 30)
+    whole = metrics.relabel_scores(probs[rows], truth, given)
+    monkeypatch.setattr(metrics, "CHUNK", 7)
+    assert metrics.relabel_scores(probs, truth, given, rows) == pytest.approx(whole, rel=1e-12)

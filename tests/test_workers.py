@@ -332,7 +332,7 @@ def without_times(record: dict) -> tuple:
 
 def job_file(folder: Path, job: Job, **changes) -> list[str]:
     path = folder / "job.json"
-    path.write_text(json.dumps({**job.to_json("cpu"), **changes}))
+    path.write_text(json.dumps({**job.to_json(), "device": "cpu", "parent": os.getpid(), **changes}))
     return [str(path)]
 
 

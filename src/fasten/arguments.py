@@ -63,6 +63,17 @@ def read_on_nan(text: str) -> str:
     return text
 
 
+def read_gpus(text: str) -> float:
+    """A part of a GPU, or a whole number of them: what Ray can give."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 < value < 1 or (value >= 1 and value == int(value))):
+        raise typer.BadParameter(f"takes a part of a GPU, such as 0.33, or a whole number of them, got {text!r}")
+    return value
+
+
 def read_folder(text: str) -> Path:
     """A folder that is there."""
     path = read_path(text)
@@ -148,6 +159,16 @@ Methods = Annotated[
     str, text("--methods", "NAMES", "With commas between them, or `all`; the first is held against the others.")
 ]
 Seeds = Annotated[str, text("--seeds", "SEEDS", "How many, from 0 on, or a list: 5,6,7.")]
+Ray = Annotated[
+    str | None,
+    text("--ray", "ADDRESS", "Run on a Ray cluster, by its address; `local` starts one on this machine, and ends it."),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-run", parser=read_gpus, metavar="F", help="With --ray: how much of a GPU a run gets; by default 1."
+    ),
+]
 Json = Annotated[bool, switch("--json", "Print JSON, for machines.")]
 Root = Annotated[Path, place("--root", "Where the data set's files lie.", envvar="FASTEN_DATA")]
 OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie, if not where the run found them.")]

@@ -7,7 +7,7 @@ training step, which describes labels already corrected.
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.cells import escaped, unescaped
-from fasten.files import write_text
+from fasten.files import replaced, write_text
 from fasten.metrics import transition_from_counts
 
 Floats = NDArray[np.floating[Any]]
@@ -23,6 +23,7 @@ Ints = NDArray[np.integer[Any]]
 
 # Rows worked on at a time: a few megabytes in float64 at 100 classes, so they stay in the cache.
 CHUNK = 4096
+LINES = 65_536  # of labels.csv, made at a time
 
 # A product of probabilities below this has lost its digits to underflow, so it counts as zero.
 VANISHED = float(np.finfo(np.float64).tiny)
@@ -40,14 +41,15 @@ def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int =
     >>> given_transition(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
-    slices = list(_slices_by_label(given, num_classes))
+    assert given.min(initial=0) >= 0
+    assert given.max(initial=0) < num_classes
     # The labels say nothing yet, so q = p: this gives the plain estimate, and π⁰, the prior that p itself carries.
-    counts = _expected_counts(probs, slices, np.ones((num_classes, num_classes)))
+    counts = _expected_counts(probs, given, np.ones((num_classes, num_classes)))
     prior_rows = counts.sum(1, keepdims=True)
     for _ in range(rounds):
         # (π_y / π⁰_y) T[y, ȳ], where the counts' sums over ȳ are π up to the number of rows: it cancels in the ratio
         likelihood = np.divide(counts, prior_rows, out=np.zeros_like(counts), where=prior_rows > 0)
-        counts = _expected_counts(probs, slices, likelihood)
+        counts = _expected_counts(probs, given, likelihood)
     return transition_from_counts(counts)
 
 
@@ -150,9 +152,12 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     0,'=1+1,cat,dog,0.75,0.75,true,dog
     """
     texts = [name for name in ("id", "given", "suggested", "corrected", "verified") if name in table]
-    text = {name: table[name].map(escaped) for name in texts}
-    is_issue = table["is_issue"].map({True: "true", False: "false"})
-    write_text(path, _csv(table.assign(**text, is_issue=is_issue)))
+    with replaced(path) as file:
+        for start in range(0, len(table), LINES) or (0,):
+            part = table.iloc[start : start + LINES]
+            text = {name: part[name].map(escaped) for name in texts}
+            is_issue = part["is_issue"].map({True: "true", False: "false"})
+            file.write(_csv(part.assign(**text, is_issue=is_issue), header=start == 0).encode("utf-8"))
 
 
 def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathLike[str]) -> None:
@@ -209,22 +214,15 @@ def _checked_rows(path: str | os.PathLike[str], names: list[str], cells: list[li
     return np.asarray(T / sums[:, None])
 
 
-def _slices_by_label(given: Ints, num_classes: int) -> Iterator[tuple[int, Ints]]:
-    """(label, at most `CHUNK` of the rows that were given it), until every row has come."""
-    assert given.min(initial=0) >= 0
-    assert given.max(initial=0) < num_classes
-    order = np.argsort(given, kind="stable")
-    bounds = np.searchsorted(given[order], np.arange(num_classes + 1))
-    for label in range(num_classes):
-        for start in range(bounds[label], bounds[label + 1], CHUNK):
-            yield label, order[start : min(start + CHUNK, bounds[label + 1])]
-
-
-def _expected_counts(probs: Floats, slices: list[tuple[int, Ints]], likelihood: Floats) -> NDArray[np.float64]:
-    """Σₙ q(i | xₙ, ȳₙ) 1[ȳₙ = j], with q ∝ likelihood[i, ȳₙ] p(i | xₙ)."""
-    counts = np.zeros(likelihood.shape)
-    for label, rows in slices:
-        counts[:, label] += _bayes(probs[rows], likelihood[:, label]).sum(0)
+def _expected_counts(probs: Floats, given: Ints, likelihood: Floats) -> NDArray[np.float64]:
+    """Σₙ q(i | xₙ, ȳₙ) 1[ȳₙ = j], with q ∝ likelihood[i, ȳₙ] p(i | xₙ); rows are read once, in their order."""
+    counts, columns = np.zeros(likelihood.shape), np.ascontiguousarray(likelihood.T)
+    for start in range(0, len(probs), CHUNK):
+        order = np.argsort(given[start : start + CHUNK], kind="stable")
+        labels = given[start : start + CHUNK][order]
+        q = _bayes(probs[start : start + CHUNK][order], columns[labels])
+        present, first = np.unique(labels, return_index=True)
+        counts[:, present] += np.add.reduceat(q, first, axis=0).T
     return counts
 
 
@@ -240,9 +238,11 @@ def _bayes(p: Floats, likelihood: Floats) -> NDArray[np.float64]:
     return q
 
 
-def _csv(table: pd.DataFrame) -> str:
-    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+def _csv(table: pd.DataFrame, header: bool = True) -> str:
+    text = table.to_csv(index=False, header=header, float_format="%.6g", lineterminator="\n")
     if "\r" not in text:
         return text
     # Python before 3.13 leaves a lone carriage return unquoted, and readers end the row there.
-    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    return table.to_csv(
+        index=False, header=header, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from fasten.cells import unescaped
 from fasten.data.labels import check_classes, label_texts, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
-from fasten.files import replaced
 from fasten.findings import Findings, find
 from fasten.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
 from fasten.metrics import Floats
+from fasten.npy import read_npy, write_npy
 from fasten.records import SCHEMA, Record, environment, read_record, write_record
 from fasten.report import read_gallery, write_report
 
@@ -47,7 +47,7 @@ class Audit:
         """p(y | x) of each row, read as they are needed."""
         path, shape = self.folder / "probabilities.npy", (len(self.table), len(self.class_names))
         try:
-            probs = np.load(path, mmap_mode="r", allow_pickle=False)
+            probs = read_npy(path)
         except FileNotFoundError:
             raise ValueError(f"{path} is missing, so this cannot be done; train again in another folder") from None
         except Exception as error:  # a damaged file fails in many ways, none of which the user has to know
@@ -225,8 +225,7 @@ def audit_probabilities(
     record["notes"] += [*notes, *found.notes]
     out.mkdir(parents=True, exist_ok=True)
     audit.write_transition(found.transition, names, out / "transition.csv")
-    with replaced(out / "probabilities.npy") as file:
-        np.save(file, probs.astype(np.float32, copy=False), allow_pickle=False)
+    write_npy(out / "probabilities.npy", _chunks(probs), (len(probs), len(names)))
     _write(out, record, table, picture)
     return found, table
 
@@ -248,8 +247,8 @@ def _check_probabilities(probs: Floats, class_names: Sequence[str]) -> None:
         )
     if not len(probs):
         raise ValueError("there are no rows to audit; give probabilities of some")
-    for start in range(0, len(probs), CHUNK):
-        part = np.asarray(probs[start : start + CHUNK], np.float64)
+    for number, chunk in enumerate(_chunks(probs)):
+        start, part = number * CHUNK, np.asarray(chunk, np.float64)
         bad = ~((part >= 0).all(1) & (np.abs(part.sum(1) - 1) <= TOLERANCE))
         if bad.any():
             row = int(np.argmax(bad))
@@ -257,6 +256,10 @@ def _check_probabilities(probs: Floats, class_names: Sequence[str]) -> None:
                 f"row {start + row} of the probabilities sums to {part[row].sum():.4g} or has a negative number; give "
                 "probabilities, not scores: softmax makes them"
             )
+
+
+def _chunks(probs: Floats) -> Iterator[Floats]:
+    return (probs[start : start + CHUNK] for start in range(0, len(probs), CHUNK))
 
 
 def _make_known(

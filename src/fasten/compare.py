@@ -6,7 +6,6 @@ goes on where it stopped, and one with more methods or seeds adds to what is the
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import torch
-
 from fasten.beginnings import check_folder
+from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, load_task, prepare_data
@@ -29,7 +27,8 @@ from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.statistics import LEVEL, estimate, holm, paired_difference
 from fasten.suggest import nearest
-from fasten.training import Settings, build_method, plan_of, resume, train
+from fasten.training import Settings, build_method, plan_of
+from fasten.workers import Job, in_this_process
 
 SCHEMA = 1
 DEFAULT_METHODS = "fasten,fasten-no-lc,naive-oversampling,cross-entropy,clean-only"
@@ -119,42 +118,43 @@ def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready:
     return Comparison(data, noise, labels, epochs, fields, methods, seeds, runs, ready.own, place)
 
 
-def compare(comparison: Comparison, out: Path, settings: Settings, done: Done = lambda *run: None) -> Summary:
+def compare(
+    comparison: Comparison,
+    out: Path,
+    settings: Settings,
+    done: Done = lambda *run: None,
+    cluster: Cluster | None = None,
+) -> Summary:
     """Carry out the runs that are missing or unfinished; the tables are written anew after each."""
-    settings = replace(settings, place=comparison.place or settings.place)
     failed = _failures(out)
     outcomes = [_outcome(run, _record(out, run), failed.get(folder_name(run))) for run in comparison.runs]
     out.mkdir(parents=True, exist_ok=True)
     summary = _write(out, comparison, outcomes)
-    for i, run in enumerate(comparison.runs):
-        was_there = outcomes[i].state != "open"
-        if not was_there:
-            outcomes[i] = _carry_out(run, out / folder_name(run), settings)
-            summary = _write(out, comparison, outcomes)
-        done(outcomes[i], i + 1, len(outcomes), was_there)
+    places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
+    place = comparison.place or settings.place
+    todo = []
+    for folder, i in places.items():
+        if outcomes[i].state == "open":
+            todo.append(Job(comparison.runs[i], folder, place.root, place.label_set))
+        else:
+            done(outcomes[i], i + 1, len(outcomes), True)
+
+    def ended(job: Job, error: str | None) -> None:
+        nonlocal summary
+        i = places[job.folder]
+        outcomes[i] = _outcome(job.run, None if error else read_record(job.folder), error)
+        summary = _write(out, comparison, outcomes)
+        done(outcomes[i], i + 1, len(outcomes), False)
+
+    if todo and cluster is not None:
+        with room_on_ray(cluster, settings.device, out, settings.say) as work:
+            work(todo, ended)
+    elif todo:
+        in_this_process(replace(settings, place=place))(todo, ended)
     if all(outcome.state == "failed" for outcome in outcomes):
         first = outcomes[0]
         raise ValueError(f"none of the runs finished; {first.method}, seed {first.seed}: {first.error}")
     return summary
-
-
-def _carry_out(run: Run, folder: Path, settings: Settings) -> Outcome:
-    """A run that cannot go on, as one that diverges, does not stop the others."""
-    _forget_memory(settings.device)
-    try:
-        there = (folder / "record.json").exists()
-        return _outcome(run, resume(folder, settings) if there else train(run, folder, settings))
-    except ValueError as error:
-        return _outcome(run, None, " ".join(str(error).split()) or type(error).__name__)
-
-
-def _forget_memory(device: str) -> None:
-    """Of the runs before: a record gives the peak of its own run."""
-    chosen = choose_machine(device).device
-    gc.collect()
-    if chosen.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(chosen)
 
 
 def _outcome(run: Run, record: Record | None, error: str | None = None) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -245,20 +245,30 @@ class Fit:
         return asdict(self.progress)
 
 
-@torch.no_grad()
 def predict(
     method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None, chunk: int = 1000
 ) -> Tensor:
     """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
+    found = list(predictions(method, loader, part, of, chunk))
+    return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+
+
+@torch.no_grad()
+def predictions(
+    method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None, chunk: int = 1000
+) -> Iterator[Tensor]:
+    """The same, a chunk at a time, for what does not fit in memory; until the last one the method is not training."""
     training = method.training
     method.eval()
-    left, found = len(loader.rows[part]), []
-    with torch.compiler.set_stance("force_eager"):
+    left = len(loader.rows[part])
+    try:
         for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
-            found.append(in_order((of or method)(x), left))  # this rank's rows of a chunk, then all of its rows
-            left -= len(found[-1])
-    method.train(training)
-    return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
+            with torch.compiler.set_stance("force_eager"):
+                found = in_order((of or method)(x), left)  # this rank's rows of a chunk, then all of its rows
+            left -= len(found)
+            yield found
+    finally:
+        method.train(training)
 
 
 def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 
 from fasten import metrics
 from fasten.data.task import Known, Task
-from fasten.engine import Row, predict
+from fasten.engine import Row, predict, predictions
 from fasten.evidence import Evidence
 from fasten.findings import Findings, find
 from fasten.loader import Loader
 from fasten.nets import TwoHead
+from fasten.npy import read_npy, write_npy
 from fasten.ops.transition import estimate_transition
 
 CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in groups of ten
@@ -96,25 +98,41 @@ class Evaluation:
 
 
 def evaluate(
-    method: nn.Module, task: Task, loader: Loader, min_precision: float | None = None, seed: int = 0
+    method: nn.Module,
+    task: Task,
+    loader: Loader,
+    min_precision: float | None = None,
+    seed: int = 0,
+    store: Path | None = None,
 ) -> Evaluation:
-    """Everything about a method as it stands; `min_precision` is what the corrections of labels must keep."""
+    """Everything about a method as it stands; `min_precision` is what the corrections of labels must keep.
+
+    With `store`, the probabilities go to that file as they come and are read from it: they need no memory.
+    """
     test = predict(method, loader, "test").double().cpu().numpy()
-    probs = predict(method, loader, "audited").cpu().numpy()
+    probs = _probabilities(method, loader, store)
     known = audited_known(task)
     found = find(probs, known, task.num_classes, min_precision, seed)
-    noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else slice(None)
+    noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
     corrected = _table(method, "soft_labels")
     scores = {
         "test_nll": metrics.nll(test, task.test),
-        "relabel": metrics.relabel_scores(probs[noisy], task.truth, task.given),
+        "relabel": metrics.relabel_scores(probs, task.truth, task.given, noisy),
         "relabel_corrected": None if corrected is None else metrics.relabel_scores(corrected, task.truth, task.given),
-        "detection": _detection(method, task, probs[noisy], found.judged.p_wrong[noisy]),
+        "detection": _detection(method, task, probs[noisy, task.given], found.judged.p_wrong[noisy]),
         "transition": _compare(found.transition, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
     }
     if task.known is not None:
         scores["evidence"] = None if found.evidence is None else found.evidence.to_json()
     return Evaluation(scores, metrics.accuracy(test, task.test), probs, found, known)
+
+
+def _probabilities(method: nn.Module, loader: Loader, store: Path | None) -> NDArray[np.floating[Any]]:
+    if store is None:
+        return predict(method, loader, "audited").cpu().numpy()
+    parts = (part.cpu().numpy() for part in predictions(method, loader, "audited"))
+    write_npy(store, parts, (len(loader.rows["audited"]), loader.num_classes))
+    return read_npy(store)
 
 
 def audited_known(task: Task) -> Known:
@@ -126,10 +144,10 @@ def audited_known(task: Task) -> Known:
 
 
 def _detection(
-    method: nn.Module, task: Task, probs: NDArray[np.floating[Any]], p_wrong: NDArray[np.float64]
+    method: nn.Module, task: Task, p_given: NDArray[np.floating[Any]], p_wrong: NDArray[np.float64]
 ) -> dict[str, Any]:
     """How well wrong labels are found, by each score of suspicion."""
-    suspicion = {"minus_p_given": -probs[np.arange(len(probs)), task.given], "posterior": p_wrong}
+    suspicion = {"minus_p_given": -p_given, "posterior": p_wrong}
     suspicion |= _own_suspicion(method, task)
     return {name: metrics.detection_scores(score, task.truth, task.given) for name, score in suspicion.items()}
 

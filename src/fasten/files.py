@@ -36,7 +36,7 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:  # an interrupt, too, must leave nothing behind
         with contextlib.suppress(OSError):
             aside.unlink()
-        if isinstance(error, OSError) and error.filename in (None, os.fspath(aside)):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, os.fspath(aside)):
             error.filename, error.filename2 = os.fspath(path), None  # the name that the caller knows
         raise
     _sync_folder(path.parent)

@@ -133,11 +133,16 @@ class Loader:
 
     def updates(self, stage: Stage, key: tuple[int, int], start: int = 0) -> Iterator[dict[str, Picks]]:
         """The picks of each update of an epoch, from update `start` on; `key` is the stage's and the epoch's number."""
+        for block, numbers in self.blocks(stage, key, start):
+            for number in numbers:
+                yield {name: picks.update(number) for name, picks in block.items()}
+
+    def blocks(self, stage: Stage, key: tuple[int, int], start: int) -> Iterator[tuple[dict[str, Picks], range]]:
+        """The same, many updates at a time, and which of them are still to come."""
         total = self.num_updates(stage)
         for first in range(start - start % BLOCK, total, BLOCK):
             block = {name: self._block(draw, name, key, first, total) for name, draw in stage.draws.items()}
-            for number in range(max(first, start), min(first + BLOCK, total)):
-                yield {name: picks.update(number - first) for name, picks in block.items()}
+            yield block, range(max(start - first, 0), min(BLOCK, total - first))
 
     def _block(self, draw: Draw, name: str, key: tuple[int, int], first: int, total: int) -> Picks:
         generator = torch_stream(self.device, self.seed, name, *key, first)

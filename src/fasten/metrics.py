@@ -16,6 +16,8 @@ Scores = dict[str, float | None]
 # A float32 softmax rounds what is smaller to zero: a certain mistake costs 87 nats, not infinitely many.
 LOG_FLOOR = float(np.finfo(np.float32).tiny)
 
+CHUNK = 65_536  # rows of probabilities worked on at a time
+
 # A class with less than this many rows in expectation has none: what is left is float32 rounding, not evidence.
 MIN_ROWS = 1e-6
 
@@ -119,15 +121,21 @@ def chi_square(T_hat: Floats, T: Floats) -> tuple[NDArray[np.float64], NDArray[n
     return chi2, off_support
 
 
-def relabel_scores(probs: Floats, truth: Ints | None, given: Ints) -> Scores:
+def relabel_scores(probs: Floats, truth: Ints | None, given: Ints, rows: Ints | None = None) -> Scores:
     """Accuracy and NLL of the model's labels against the truth, over all rows and over those given a wrong label.
+
+    `rows` are the places of these rows in `probs`, which are read a part at a time; by default they are all of it.
 
     >>> relabel_scores(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), np.array([0, 0]))["accuracy_wrong"]
     1.0
     """
     truth = _or_unknown(truth, given)
     known, wrong = truth >= 0, (truth >= 0) & (given != truth)
-    right, row_nll = _predictions(probs) == truth, _row_nll(probs, truth)
+    right, row_nll = np.zeros(len(truth), bool), np.zeros(len(truth))
+    for start in range(0, len(truth), CHUNK):
+        part = slice(start, start + CHUNK)
+        p = probs[part if rows is None else rows[part]]
+        right[part], row_nll[part] = _predictions(p) == truth[part], _row_nll(p, truth[part])
     return {
         "accuracy": _mean(right[known]),
         "nll": _mean(row_nll[known]),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
 from fasten.files import write_text
@@ -23,7 +25,7 @@ from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import SCHEMA, SUMMARY, Plan, Summary, read_summary
-from fasten.workers import Job, find_slots, read_devices, work
+from fasten.workers import Job, Work, read_devices, room_here
 
 BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
 WRITERS: dict[str, Callable[[Outcome], str]] = {
@@ -41,6 +43,13 @@ class How:
     place: Place
     device: str = "auto"
     jobs: int | None = None
+    ray: Cluster | None = None  # in place of this machine
+
+    def room(self, runs: int, settings: Settings, out: Path) -> AbstractContextManager[Work]:
+        """For so many runs."""
+        if self.ray is not None:
+            return room_on_ray(self.ray, self.device, out, settings.say)
+        return room_here(self.device, self.jobs, runs, settings, out / "logs")
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ def reproduce(
     todo = [run for run in plan.missing if run.dataset not in unreadable]
     if plan.missing and not todo:
         raise ValueError(next(iter(unreadable.values())))
-    if todo:
+    if todo and how.ray is None:
         read_devices(how.device)  # a wrong one is refused before anything is written
     begin(plan)
     out.mkdir(parents=True, exist_ok=True)
@@ -148,8 +157,8 @@ def _carry_out(
         left = pace.after(job.run)
         made(Made(job.run, result, error, len(todo) - len(pace.left), len(todo), left))
 
-    with find_slots(how.device, how.jobs, len(todo), settings.say) as slots:
-        work(jobs, slots, replace(settings, device=slots[0].device), out / "logs", done)
+    with how.room(len(todo), settings, out) as work:
+        work(jobs, done)
 
 
 def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:

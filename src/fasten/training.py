@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from fasten import audit, ranks
@@ -220,7 +218,8 @@ class _Session:
         finally:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
-        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed)
+        store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
+        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store)
         assert self.fit.progress.best is not None
         for note in [*found.findings.notes, *final_warnings(self.fit.progress.best, found.probs, found.transition)]:
             self._note(note)
@@ -355,7 +354,6 @@ class _Session:
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")
-        write_bytes(self.out / "probabilities.npy", _npy(found.probs))
         audit.write_transition(found.transition, names, self.out / "transition.csv")
         children, tables = _weights_and_tables(self.method)
         weights = safetensors.torch.save(children)
@@ -376,13 +374,6 @@ def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dic
     state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
     weights = {name for name in state if name.startswith(children)}
     return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
-
-
-def _npy(probs: NDArray[np.floating[Any]]) -> bytes:
-    """As float32 in a .npy file."""
-    content = io.BytesIO()
-    np.save(content, probs.astype(np.float32, copy=False), allow_pickle=False)
-    return content.getvalue()
 
 
 def _peak_memory(device: torch.device) -> int | None:

@@ -18,9 +18,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fasten.datasets import Place
 from fasten.files import write_text
@@ -45,10 +47,17 @@ class Job:
     run: Run
     folder: Path
     root: Path = Place.root
+    label_set: str = Place.label_set
 
-    def to_json(self, device: str) -> dict[str, Any]:
-        places = {"folder": os.fspath(self.folder), "root": os.fspath(self.root)}
-        return {"run": self.run.to_json(), **places, "device": device, "parent": os.getpid()}
+    def to_json(self) -> dict[str, Any]:
+        """Its paths do not depend on where a reader stands."""
+        places = {"folder": os.fspath(self.folder.absolute()), "root": os.fspath(self.root.absolute())}
+        return {"run": self.run.to_json(), **places, "label_set": self.label_set}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Job:
+        places = Path(values["folder"]), Path(values["root"])
+        return Job(Run.from_json(values["run"]), *places, values["label_set"])
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,7 @@ class Slot:
 
 
 Done = Callable[[Job, str | None], None]  # a job that ended, and why it failed
+Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; it hears of each as it ends
 
 
 def carry_out(job: Job, settings: Settings) -> Record:
@@ -88,9 +98,35 @@ def work(jobs: Sequence[Job], slots: Sequence[Slot], settings: Settings, logs: P
     if slots[0].in_child:
         _Children(slots, logs, done).work(jobs)
         return
-    for job in jobs:
-        done(job, attempt(job, settings))
-        gc.collect()  # a run's images are part of circles
+    in_this_process(settings)(jobs, done)
+
+
+def in_this_process(settings: Settings) -> Work:
+    """One job after the other."""
+
+    def work(jobs: Sequence[Job], done: Done) -> None:
+        for job in jobs:
+            _forget_memory(settings.device)
+            done(job, attempt(job, settings))
+
+    return work
+
+
+def _forget_memory(device: str) -> None:
+    """Of the runs before, whose images are part of circles: a record gives the peak of its own run."""
+    chosen = choose_machine(device).device
+    gc.collect()
+    if chosen.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(chosen)
+
+
+@contextmanager
+def room_here(devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path) -> Iterator[Work]:
+    """This machine's devices, for so many runs."""
+    with find_slots(devices, jobs, runs, settings.say) as slots:
+        chosen = replace(settings, device=slots[0].device)
+        yield lambda todo, done: work(todo, slots, chosen, logs, done)
 
 
 @dataclass(frozen=True)
@@ -124,7 +160,7 @@ class _Children:
 
     def _start(self, job: Job, slot: Slot, folder: Path) -> None:
         path, log = folder / f"{job.folder.name}.json", self.logs / f"{job.folder.name}.txt"
-        write_text(path, json.dumps(job.to_json(slot.device)))
+        write_text(path, json.dumps({**job.to_json(), "device": slot.device, "parent": os.getpid()}))
         with log.open("wb") as said:
             process = subprocess.Popen(
                 command(path),
@@ -285,13 +321,14 @@ def _succeeds(command: Sequence[str], environment: Mapping[str, str], told: str 
 def main(arguments: Sequence[str]) -> int:
     """A child: the job of a file, exit status 0 or a sentence on standard error."""
     values = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    job = Job(Run.from_json(values["run"]), Path(values["folder"]), Path(values["root"]))
+    job = Job.from_json(values)
 
     def stop_if_orphaned(updates: int) -> None:
         if os.getppid() != values["parent"]:
             raise KeyboardInterrupt
 
-    how = Settings(Place(job.root), values["device"], clean_reference=False, on_update=stop_if_orphaned)
+    place = Place(job.root, label_set=job.label_set)
+    how = Settings(place, values["device"], clean_reference=False, on_update=stop_if_orphaned)
     try:
         with stopped_by_signals():
             error = attempt(job, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +17,13 @@ from fasten.arguments import (
     Device,
     Download,
     Epochs,
+    GpusPerRun,
     Json,
     Labels,
     MaxBad,
     Methods,
     Noise,
+    Ray,
     Root,
     Seeds,
     SetOfSeveral,
@@ -35,6 +38,7 @@ from fasten.arguments import (
     switch,
     text,
 )
+from fasten.cluster import read_cluster
 from fasten.commands.stopping import resumable
 from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
 from fasten.datasets import Place
@@ -68,6 +72,8 @@ def compare_command(
     root: Root = Path("data"),
     download: Download = False,
     labels: Labels = None,
+    ray: Ray = None,
+    gpus_per_run: GpusPerRun = None,
     as_json: Json = False,
 ) -> None:
     """Train several methods with several seeds, and compare.
@@ -83,14 +89,18 @@ def compare_command(
       fasten compare digits --methods fasten,l2rw --set rate=0.1 --out runs/two
       fasten compare digits --set fasten.threshold=0.9 --out runs/strict
       fasten compare items.csv --methods fasten,cross-entropy --out runs/items
+      fasten compare cifar10 --ray auto --gpus-per-run 0.33 --out runs/grid
     """
+    cluster = read_cluster(ray, gpus_per_run)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, None)
     request = Request(data, noise, methods, seeds, epochs, settings or (), own)
     where = Place(root, download, labels or Place.label_set)
     display = console.Runs(quiet=as_json)
-    how = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
+    how = here = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
+    if cluster is not None:  # it has other devices than we, and tells of lost workers
+        how, here = replace(how, say=display.say), replace(how, device="auto")
     with resumable(out / "compare.json", "the same command goes on where it stopped"), display:
-        summary = compare(prepare(request, out, how), out, how, display.finished)
+        summary = compare(prepare(request, out, here), out, how, display.finished, cluster)
     if as_json:
         print(json.dumps(summary))
     else:
@@ -116,6 +126,8 @@ def reproduce_command(
         list[Path] | None, place("--records", "A folder with records of earlier runs; may be repeated.")
     ] = None,
     setting: Annotated[str, name("--setting", "paper, or miniature: all of it on digits, in a minute.")] = "paper",
+    ray: Ray = None,
+    gpus_per_run: GpusPerRun = None,
     as_json: Json = False,
 ) -> None:
     """Make the tables and figures of the paper, from runs.
@@ -133,6 +145,7 @@ def reproduce_command(
       fasten reproduce table1 --only method=fasten --seeds 3 --dry-run
       fasten reproduce relabel detection --root data --out runs/paper
       fasten reproduce all --setting miniature
+      fasten reproduce all --ray auto --gpus-per-run 0.33
     """
     wish = Wish(names or (), setting, seeds, only or (), records or None)
     if list_names:
@@ -140,6 +153,7 @@ def reproduce_command(
         return
     if not names and not dry_run:
         raise ValueError("name a table or figure, or `all`; `fasten reproduce --list` lists them")
+    cluster = read_cluster(ray, gpus_per_run, jobs)
     folder = Path("runs") / setting if out is None else out
     plan = make_plan(wish, folder)
     if dry_run:
@@ -150,7 +164,7 @@ def reproduce_command(
         Place(root), clean_reference=False, on_start=display.start, on_update=display.update, say=display.say
     )
     with resumable(folder / SUMMARY, "the same command goes on where it stopped"), display:
-        how = How(Place(root, download), device, jobs)
+        how = How(Place(root, download), device, jobs, cluster)
         summary, outcomes = reproduce(plan, folder, how, hooks, display.begin, display.made)
     if as_json:
         print(json.dumps(summary))

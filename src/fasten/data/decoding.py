@@ -104,6 +104,12 @@ class Images(ImageFiles):
             out[place] = got
         return out
 
+    def told(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+        wanted = [self.sources[row] for row in rows.tolist()]
+        if self._cache is not None or not all(isinstance(source, Path) for source in wanted):
+            return None
+        return {"sources": [os.path.abspath(source) for source in wanted], "shape": list(self._shape)}
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[np.arange(len(self))] if self._cache is None else self._cache, dtype)
 

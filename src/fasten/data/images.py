@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,11 @@ class ImageFiles:
             out[place] = self.read(self.keys[row])
         return out
 
+    def told(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+        """What another process needs to read some rows, in JSON's values; None where they do not lie in files."""
+        keys = [self.keys[row] for row in rows.tolist()]
+        return {"root": str(self.root.absolute()), "keys": keys, "side": self.side}
+
     def read(self, key: str) -> NDArray[np.uint8]:
         """One image, (side, side, 3)."""
         try:
@@ -70,6 +76,9 @@ def _middle_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"it claims {width}×{height} pixels, more than {MAX_PIXELS:,}")
+    if image.format == "JPEG":  # decode no more pixels than are of use
+        image.draft(None, (2 * side, 2 * side))
+        width, height = image.size
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # by this way Pillow does not warn
     short = min(width, height)
