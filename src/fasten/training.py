@@ -199,9 +199,10 @@ class _Session:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed)
-        assert self.fit.progress.best is not None
-        for note in [*found.findings.notes, *final_warnings(self.fit.progress.best, found.probs, found.transition)]:
+        for note in found.findings.notes:
             self._note(note)
+        assert self.fit.progress.best is not None
+        self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.transition)
         self._fill(found, preparation)
         self._references()
         self._write(found)
