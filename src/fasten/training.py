@@ -220,9 +220,10 @@ class _Session:
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store)
-        assert self.fit.progress.best is not None
-        for note in [*found.findings.notes, *final_warnings(self.fit.progress.best, found.probs, found.transition)]:
+        for note in found.findings.notes:
             self._note(note)
+        assert self.fit.progress.best is not None
+        self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.transition)
         self._fill(found, preparation)
         self._references()
         if self.log is not None:
