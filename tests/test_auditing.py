@@ -103,6 +103,12 @@ def test_a_precision_asked_for_later_gives_what_it_gives_at_once(tmp_path):
     assert not again["is_issue"][again["verified"].astype(object) == ""].any(), "nothing is shown, so nothing corrected"
 
 
+def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):
+    make(tmp_path / "run")
+    expected = json.loads((tmp_path / "run/gallery.json").read_text())["expected_wrong"]
+    assert summarise(read_audit(tmp_path / "run"))["expected_wrong"] == pytest.approx(expected, abs=2e-3)
+
+
 def test_no_precision_without_random_verdicts(tmp_path):
     make(tmp_path / "run", num_verified=0)
     before = (tmp_path / "run/labels.csv").read_bytes()

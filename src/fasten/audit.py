@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.cells import escaped, unescaped
-from fasten.files import write_text
+from fasten.files import replaced, write_text
 from fasten.metrics import transition_from_counts
 
 Floats = NDArray[np.floating[Any]]
@@ -153,6 +153,12 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     text = {name: table[name].map(escaped) for name in texts}
     is_issue = table["is_issue"].map({True: "true", False: "false"})
     write_text(path, _csv(table.assign(**text, is_issue=is_issue)))
+
+
+def write_probabilities(probs: Floats, path: str | os.PathLike[str]) -> None:
+    """Write p(y | x) as float32 in a .npy file, in one step."""
+    with replaced(path) as file:
+        np.save(file, probs.astype(np.float32, copy=False), allow_pickle=False)
 
 
 def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,6 @@ from fasten.cells import unescaped
 from fasten.data.labels import check_classes, label_texts, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
-from fasten.files import replaced
 from fasten.findings import Findings, find
 from fasten.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
 from fasten.metrics import Floats
@@ -136,7 +135,7 @@ def summarise(found: Audit) -> dict[str, Any]:
     return {
         "rows": len(table),
         "issues": int(table["is_issue"].sum()),
-        "expected_wrong": round(float(table["p_wrong"].sum()), 1),
+        "expected_wrong": round(float(table["p_wrong"].sum()), 3),
         "confused": [
             {"true": found.class_names[i], "given": found.class_names[j], "share": round(float(T[i, j]), 6)}
             for i, j in confused
@@ -176,7 +175,7 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     assert now.evidence is not None
     assert now.evidence.threshold is not None
     before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}
-    notes = [note for note in record["notes"] if note != before.get("sentence")]
+    notes = [note for note in record["notes"] if note not in (before.get("sentence"), now.mistaken)]
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     if record["run"].get("own") is not None:
         record["run"]["own"]["min_precision"] = min_precision
@@ -219,8 +218,7 @@ def audit_probabilities(
     record["notes"] += [*notes, *found.notes]
     out.mkdir(parents=True, exist_ok=True)
     audit.write_transition(found.transition, names, out / "transition.csv")
-    with replaced(out / "probabilities.npy") as file:
-        np.save(file, probs.astype(np.float32, copy=False), allow_pickle=False)
+    audit.write_probabilities(probs, out / "probabilities.npy")
     _write(out, record, table, picture)
     return found, table
 

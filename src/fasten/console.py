@@ -18,6 +18,7 @@ from fasten.compare import Outcome as RunOutcome
 from fasten.compare import Summary
 from fasten.engine import Row
 from fasten.records import Record, Run
+from fasten.report import read_gallery
 from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
 from fasten.report.paper import Outcome, text_table
 from fasten.reproduce import Made
@@ -54,9 +55,10 @@ class Display:
         if self.quiet:
             return
         run, data, where = record["run"], record["data"], record["environment"]
-        wrong = "not known" if data["noise_rate"] is None else f"{data['noise_rate']:.1%}"
+        rate = data["noise_rate"]
+        noise = "" if rate is None else f", noise {run['noise']} ({rate:.1%} of labels wrong)"
         self.say(
-            f"{run['method']} on {run['dataset']}, noise {run['noise']} ({wrong} of labels wrong), seed {run['seed']}: "
+            f"{run['method']} on {run['dataset']}{noise}, seed {run['seed']}: "
             f"{data['rows_noisy']:,} noisy, {data['rows_clean']:,} clean, {data['rows_valid']:,} validation, "
             f"{data['rows_test']:,} test rows; {run['recipe']['net']} on {where['device']}, {where['precision']}"
         )
@@ -143,6 +145,9 @@ def show_result(record: Record, out: Path) -> None:
     print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
     for note in record["notes"]:
         print(f"note: {note}")
+    found = read_gallery(out)
+    if found:
+        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong; `fasten audit {out}` shows them")
     print(f"report: {out / 'report.html'}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import time
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from fasten import audit
@@ -74,7 +72,10 @@ def build_method(run: Run, task: Task) -> nn.Module:
     if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
         options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
     if entry.clean_set and len(task.clean) == 0:
-        raise ValueError(f"{run.method} needs clean rows, and {task.name} has none; try --method cross-entropy")
+        raise ValueError(
+            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
+            "--verified FILE, or use --method cross-entropy"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
@@ -318,7 +319,7 @@ class _Session:
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")
-        write_bytes(self.out / "probabilities.npy", _npy(found.probs))
+        audit.write_probabilities(found.probs, self.out / "probabilities.npy")
         audit.write_transition(found.transition, names, self.out / "transition.csv")
         children, tables = _weights_and_tables(self.method)
         weights = safetensors.torch.save(children)
@@ -381,13 +382,6 @@ def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dic
     state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
     weights = {name for name in state if name.startswith(children)}
     return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
-
-
-def _npy(probs: NDArray[np.floating[Any]]) -> bytes:
-    """As float32 in a .npy file."""
-    content = io.BytesIO()
-    np.save(content, probs.astype(np.float32, copy=False), allow_pickle=False)
-    return content.getvalue()
 
 
 def _peak_memory(device: torch.device) -> int | None:

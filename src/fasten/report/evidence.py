@@ -18,7 +18,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 320, 48, 20, 28, 40  # of the cal
 UNCALIBRATED = (
     "No row that carries a given label was verified at random, so the probabilities are uncalibrated and T is a "
     "model's estimate.",
-    "To change that, verify the random rows that `fasten audit` lists with --next, and train again with them.",
+    "To change that, verify the random rows that fasten audit lists with --next, and train again with them.",
 )
 
 
