@@ -41,10 +41,10 @@ from fasten.arguments import (
 )
 from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped, resumable
-from fasten.datasets import Place, check_noise, prepare_data
+from fasten.datasets import Place, check_noise, is_own, prepare_data
 from fasten.machine import choose_machine
 from fasten.options import apply_settings
-from fasten.own import Own
+from fasten.own import Own, check_beside
 from fasten.records import VERSION, Record, Run
 from fasten.sentences import is_out_of_memory, one_line, sentence
 from fasten.training import Settings, check_folder, resume, train
@@ -127,6 +127,8 @@ def train_command(
     """
     check_noise(data, noise)
     check_folder(out)
+    if is_own(data):
+        check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
     where = Place(root, download, labels or Place.label_set)
     ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)

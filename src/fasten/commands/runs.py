@@ -37,8 +37,8 @@ from fasten.arguments import (
 )
 from fasten.commands.stopping import resumable
 from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
-from fasten.datasets import Place
-from fasten.own import Own
+from fasten.datasets import Place, is_own
+from fasten.own import Own, check_beside
 from fasten.reproduce import How, reproduce
 from fasten.training import Settings
 from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
@@ -84,6 +84,8 @@ def compare_command(
       fasten compare digits --set fasten.threshold=0.9 --out runs/strict
       fasten compare items.csv --methods fasten,cross-entropy --out runs/items
     """
+    if is_own(data):
+        check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, None)
     request = Request(data, noise, methods, seeds, epochs, settings or (), own)
     where = Place(root, download, labels or Place.label_set)
