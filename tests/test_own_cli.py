@@ -253,6 +253,13 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train missing.csv", ["no file missing.csv"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
+        ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "cross-entropy"]),
+        ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
+        ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),
+        ("train photos/ --verified verified.txt --out photos", ["photos lies in the data photos/"]),
+        ("compare photos --verified verified.txt --out photos/runs", ["photos/runs lies in the data photos"]),
+        ("train items.csv --size 8", ["--size is for image files", "items.csv names none"]),
+        ("train emb.npz --size 8", ["--size is for image files"]),
         ("train photos --size 0", ["--size", "from 1 on"]),
         ("train photos --size 5000", ["from 1 to 4096", "5000"]),
         ("train photos --max-bad -1", ["--max-bad", "from 0 on"]),
@@ -264,7 +271,16 @@ def test_compare_takes_the_options_of_folders(here, capsys):
     ],
 )
 def test_what_does_not_fit_the_data_is_refused(here, capsys, options, words):
-    refuse(f"{options} --device cpu --out run", capsys, *words)
+    refuse(f"{options} --device cpu" + ("" if "--out" in options else " --out run"), capsys, *words)
+
+
+def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):
+    said = answer(f"train emb.npz {FAST} --out run", capsys).splitlines()
+    issues = int((labels_of("run")["is_issue"] == "true").sum())
+    assert said[-2:] == [
+        f"{issues} of 400 labels count as wrong; `fasten audit run` shows them",
+        "report: run/report.html",
+    ]
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_data_are_read(here, capsys):

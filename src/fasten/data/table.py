@@ -91,7 +91,8 @@ def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     """The columns can be told apart, those that are needed are there, and none looks like a slip of the pen."""
     if "" in names:
         raise ValueError(
-            f"{name}: column {names.index('') + 1} has no name; call it 'id', or write the table without its index"
+            f"{name}: the first line must name the columns, and gives none to column {names.index('') + 1}; call it "
+            "'id', or write the table without its index"
         )
     twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
     if twice:
