@@ -69,3 +69,11 @@ def test_the_options_that_a_page_names_exist(page, capsys):
         assert main([command, "--help"]) == 0
         known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     assert named <= known
+
+
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md"), DOCS.parent / "README.md"], ids=lambda path: path.name)
+def test_no_page_has_a_gap_or_a_dead_link(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"@[A-Z]+@|TODO|XXX", text)
+    dead = [to for to in re.findall(r"\]\(([^)#:]+)\)", text) if not (page.parent / to).exists()]
+    assert not dead
