@@ -57,6 +57,13 @@ def test_the_folder_holds_what_was_found(tmp_path):
     assert found.evidence.num_random == 240
 
 
+def test_the_report_of_stored_probabilities_says_nothing_of_a_training(tmp_path):
+    make(tmp_path / "run")
+    text = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert "Noise found" in text
+    assert not [words for words in ("Test accuracy", "Training time", "validation and") if words in text]
+
+
 def test_a_verdict_outside_the_held_ones_settles_its_row(tmp_path):
     _, _, given, verified, _ = make(tmp_path / "run")
     lines = {int(line["row"]): line for line in read_lines(tmp_path / "run/labels.csv")}

@@ -255,7 +255,7 @@ def test_unknown_truth_leaves_out_what_needs_it() -> None:
     record["evaluation"]["transition"] |= {"true": None, "chi2": None, "off_support": None, "largest_error": None}
     record["data"]["noise_rate"] = None
     text = Page(render(record)).text
-    assert "truly wrong labels: not known" in text
+    assert "of the given labels are wrong, by T" in text
     assert "Finding wrong labels" not in text
     assert "T of the given labels, true" not in text
     assert "NLL on the test rows" in text
