@@ -175,6 +175,15 @@ def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     assert any("drawn with replacement" in note for note in record["notes"])
 
 
+def test_one_verified_name_a_class_is_not_held_back(here, capsys):
+    names = [next((here / "photos" / f"d{c}").glob("*.png")) for c in range(3)]
+    (here / "few.txt").write_text("".join(f"{path.parent.name}/{path.name}\n" for path in names))
+    answer(f"train photos --verified few.txt {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert (record["data"]["rows_clean"], record["data"]["rows_held"]) == (3, 0)
+    assert not [note for note in record["notes"] if "no clean rows" in note]
+
+
 def test_noise_can_be_tried_on_ones_own_data(here, capsys):
     answer(f"train emb.npz --noise pair:0.3 {FAST} --out run", capsys)
     record = read_record(Path("run"))
