@@ -245,20 +245,12 @@ class _Session:
         self.settings.on_update(self.fit.progress.done)
         if epoch_ended:
             row = self.fit.progress.rows[-1]
-            self._check_finite(row)
+            check_sound(self.method, row, f"choose another --out and --set rate={self.run.recipe.rate / 10:g}")
             self.log.add(event="epoch", **row)
             self.settings.on_epoch(row)
         waited = time.monotonic() - self.last_saved
         if waited >= (EPOCH_CHECKPOINT_SECONDS if epoch_ended else UPDATE_CHECKPOINT_SECONDS):
             self.save()
-
-    def _check_finite(self, row: Row) -> None:
-        sound = torch.stack([p.isfinite().all() for p in self.method.parameters()]).all()
-        if not math.isfinite(row["loss"]) or not sound:
-            raise ValueError(
-                f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; choose another --out and a "
-                f"smaller rate, such as --set rate={self.run.recipe.rate / 10:g}"
-            )
 
     def save(self) -> None:
         """A checkpoint of this very update."""
@@ -331,6 +323,13 @@ class _Session:
         write_report(self.record, self.out / "report.html", gallery)
         write_record(self.out, self.record)
         self.log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
+
+
+def check_sound(method: nn.Module, row: Row, cure: str) -> None:
+    """Refuse to go on from an epoch after which numbers are no longer finite."""
+    sound = torch.stack([p.isfinite().all() for p in method.parameters()]).all()
+    if not math.isfinite(row["loss"]) or not sound:
+        raise ValueError(f"training diverged in epoch {row['epoch']}: the loss is {row['loss']:.3g}; {cure}")
 
 
 def start_notes(recipe: Recipe) -> list[str]:
