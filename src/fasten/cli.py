@@ -113,9 +113,9 @@ def train_command(
     they should be), transition.csv (T), report.html and log.jsonl.
 
     Your own data are a folder of images (class/name.jpg), a CSV or Parquet file
-    (path or feature columns, label, verified_label, picked, split) or an .npz
-    of arrays (x, labels, verified); docs/my-images.md and docs/my-table.md
-    tell more.
+    (path or feature columns, label, verified_label, picked, split), an .npz of
+    arrays (x, labels, verified) or a folder that Hugging Face's `datasets`
+    saved; docs/my-images.md and docs/my-table.md tell more.
 
     \b
     Examples:
