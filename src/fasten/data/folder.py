@@ -319,13 +319,12 @@ class _Finder:
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        if os.path.isabs(plain):
-            plain = os.path.relpath(os.path.realpath(plain), self.inside.folder)
         for known in (name, unescaped(name), plain, f"train/{plain}"):
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
-        return alike[0] if len(alike) == 1 else None
+        from_here = os.path.relpath(os.path.realpath(plain), self.inside.folder).replace(os.sep, "/")
+        return alike[0] if len(alike) == 1 else self.rows.get(from_here)
 
     def row(self, name: str, where: str) -> int:
         row = self.find(name)
