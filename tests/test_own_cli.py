@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+import fasten.console as console
 import fasten.datasets as datasets
 import fasten.training as training
 from fasten.cli import main
@@ -290,6 +292,20 @@ def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_th
         f"{issues} of 400 labels count as wrong; `fasten audit run` shows them",
         "report: run/report.html",
     ]
+
+
+@pytest.mark.parametrize(("options", "said"), [("", True), ("--json", False)])
+def test_data_that_take_long_to_read_are_named_meanwhile(here, capsys, monkeypatch, options, said):
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
+    whole = datasets.read_rows
+
+    def read(*args, **more):
+        time.sleep(0.3)
+        return whole(*args, **more)
+
+    monkeypatch.setattr(datasets, "read_rows", read)
+    assert main(shlex.split(f"train emb.npz {FAST} {options} --out run")) == 0
+    assert ("reading emb.npz\n" in capsys.readouterr().err) == said
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_data_are_read(here, capsys):

@@ -131,10 +131,12 @@ def train_command(
         check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
     where = Place(root, download, labels or Place.label_set)
-    ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
+    display = console.Display(quiet=as_json)
+    with display.reading(data):
+        ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
     options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
     run = Run(data, noise, method, options, recipe, seed, clean, ready.own)
-    with resumable(out / "record.json", _resume(out)), console.Display(quiet=as_json) as display:
+    with resumable(out / "record.json", _resume(out)), display:
         record = train(
             run,
             out,

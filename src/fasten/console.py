@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +26,8 @@ from fasten.report.paper import Outcome, text_table
 from fasten.reproduce import Made
 from fasten.speed import in_words, measured
 from fasten.wanted import Plan, settings_of
+
+PATIENCE = 3.0  # seconds
 
 
 class Display:
@@ -50,6 +54,17 @@ class Display:
     def say(self, sentence: str) -> None:
         if not self.quiet:
             self.console.print(sentence, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def reading(self, data: str) -> Iterator[None]:
+        """Say what is being read, where that takes so long that one wonders."""
+        timer = threading.Timer(PATIENCE, self.say, [f"reading {data}"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def start(self, record: Record, updates: int) -> None:
         if self.quiet:
