@@ -234,7 +234,7 @@ class _Session:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed)
-        for note in found.findings.notes:
+        for note in found.findings.notes if self.task.known is not None else ():
             self._note(note)
         self._fill(found, preparation)
         self._references()
