@@ -181,7 +181,7 @@ def test_features_are_shown_to_label_studio_as_text(folder, capsys):
         ("--export csv --out truth.json", ["must end in .csv"]),
         ("--export labelstudio --out tasks.csv", ["must end in .json"]),
         ("--export labelstudio --out truth.json", ["already there"]),
-        ("--export folder --out photos/new", ["lie one in the other"]),
+        ("--export folder --out photos/new", ["photos/new lies in the data photos", "beside it"]),
         ("--export folder --out runs", ["already there"]),
         ("--import verified.txt --out new.csv", ["is not a review"]),
         ("--import missing.json --out new.csv", ["there is no file missing.json"]),

@@ -57,6 +57,13 @@ def test_the_folder_holds_what_was_found(tmp_path):
     assert found.evidence.num_random == 240
 
 
+def test_the_report_of_stored_probabilities_says_nothing_of_a_training(tmp_path):
+    make(tmp_path / "run")
+    text = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert "Noise found" in text
+    assert not [words for words in ("Test accuracy", "Training time", "validation and") if words in text]
+
+
 def test_a_verdict_outside_the_held_ones_settles_its_row(tmp_path):
     _, _, given, verified, _ = make(tmp_path / "run")
     lines = {int(line["row"]): line for line in read_lines(tmp_path / "run/labels.csv")}
@@ -101,6 +108,12 @@ def test_a_precision_asked_for_later_gives_what_it_gives_at_once(tmp_path):
     ]
     again = read_audit(tmp_path / "later").table
     assert not again["is_issue"][again["verified"].astype(object) == ""].any(), "nothing is shown, so nothing corrected"
+
+
+def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):
+    make(tmp_path / "run")
+    expected = json.loads((tmp_path / "run/gallery.json").read_text())["expected_wrong"]
+    assert summarise(read_audit(tmp_path / "run"))["expected_wrong"] == pytest.approx(expected, abs=2e-3)
 
 
 def test_no_precision_without_random_verdicts(tmp_path):

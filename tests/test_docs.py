@@ -81,3 +81,11 @@ def test_the_tests_that_the_page_on_reliability_names_exist():
     assert len(named) >= 25
     for name, cut in named:
         assert any(test.startswith(name) for test in known) if cut else name in known, name
+
+
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md"), DOCS.parent / "README.md"], ids=lambda path: path.name)
+def test_no_page_has_a_gap_or_a_dead_link(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"@[A-Z]+@|TODO|XXX", text)
+    dead = [to for to in re.findall(r"\]\(([^)#:]+)\)", text) if not (page.parent / to).exists()]
+    assert not dead

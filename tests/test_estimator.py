@@ -101,6 +101,18 @@ def test_without_any_verified_row_it_warns_once_and_trains_on_the_labels_as_give
     np.testing.assert_array_equal(clf.predict_proba(x), plain.predict_proba(x))
 
 
+@pytest.mark.parametrize("depends", [False, True])
+def test_it_warns_where_errors_depend_on_the_example_and_only_there(depends):
+    x, truth, _, _ = make_data(1500, noise=0)
+    rng = np.random.default_rng(1)
+    rows = np.arange(1500)
+    hard = x[rows, truth] - x[rows, (truth + 1) % 3] < 3.2  # they look like the class that they are taken for
+    wrong = rng.random(1500) < (np.where(hard, 0.7, 0.05) if depends else 0.3)
+    verified = np.where(rows < 400, truth, -1)
+    clf = FasTENClassifier(epochs=5).fit(x, np.where(wrong, (truth + 1) % 3, truth), y_verified=verified)
+    assert any("instance-dependent" in note for note in clf.notes_) == depends
+
+
 def test_the_same_random_state_gives_the_same_classifier_and_leaves_torchs_alone():
     x, _, given, verified = make_data()
     torch.manual_seed(1)

@@ -34,18 +34,21 @@ def verified_rows(seed, n, num_classes):
 def test_a_third_of_each_class_is_held_back_and_of_random_rows_with_both_labels_only(seed, n, num_classes):
     given, verified, picked_random = verified_rows(seed, n, num_classes)
     held = hold_back(given, verified, picked_random, seed)
-    may = (given >= 0) & (verified >= 0) & picked_random
+    alone = np.array([(verified == label).sum() == 1 for label in verified], bool)
+    may = (given >= 0) & (verified >= 0) & picked_random & ~alone
     assert not (held & ~may).any()
     assert abs(held.sum() - may.sum() / 3) < 1
     for c in range(num_classes):
         assert abs(held[verified == c].sum() - may[verified == c].sum() / 3) < 1
+        assert not (verified == c).any() or (~held & (verified == c)).any(), "training sees one at least"
     np.testing.assert_array_equal(held, hold_back(given, verified, picked_random, seed))
 
 
-def test_every_row_is_held_back_as_often_also_of_rare_classes():
+def test_every_row_is_held_back_as_often_also_of_rare_classes_but_never_the_only_one():
     verified = np.repeat(np.arange(4), [1, 2, 5, 12])
     often = np.mean([hold_back(verified, verified, verified >= 0, seed) for seed in range(3000)], axis=0)
-    np.testing.assert_allclose(often, 1 / 3, atol=4 * np.sqrt(2 / 9 / 3000))
+    np.testing.assert_allclose(often[1:], 1 / 3, atol=4 * np.sqrt(2 / 9 / 3000))
+    assert often[0] == 0
 
 
 def test_other_seeds_hold_back_other_rows():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,28 @@ def test_a_precision_to_keep_sets_the_threshold_and_verdicts_stand_whatever_it_i
     table = with_threshold(known, [0.6, 0.9, 0.1], threshold).table(known, NAMES)
     assert sorted(table["id"][table["is_issue"]]) == issues
     assert table.set_index("id")["corrected"]["c"] == "emu"
+
+
+def test_a_model_that_finds_most_labels_wrong_is_doubted_where_nobody_can_tell():
+    probs, known, _ = run_of(num_verified=0)
+    upside_down = Known(known.ids, probs.argmin(1), known.verified, known.picked_random, known.held)
+    T = np.full((3, 3), 1 / 3)
+    (note,) = Findings(T, audit.judge_examples(probs, T, upside_down.given), None).notes
+    assert note.startswith(f"{(1 - probs.min(1) > 0.5).mean():.0%} of the labels count as wrong, and no row verified")
+
+
+@pytest.mark.parametrize(("right", "changed", "said"), [(0, 0, False), (2, 5, True), (3, 5, False), (2, 4, False)])
+def test_corrections_that_are_mostly_wrong_are_called_so_unless_a_precision_is_kept(right, changed, said):
+    probs, known, _ = run_of()
+    found = find(probs, known, 3)
+    assert found.evidence is not None
+    corrections = Corrections(proportion(right, changed), proportion(0, 0))
+    notes = [replace(found, evidence=replace(found.evidence, corrections=corrections)).notes]
+    strict = find(probs, known, 3, min_precision=0.9)
+    assert strict.evidence is not None
+    notes.append(replace(strict, evidence=replace(strict.evidence, corrections=corrections)).notes)
+    told = [any(f"only {right} of {changed} corrections on held-back rows are right" in n for n in ns) for ns in notes]
+    assert told == [said, False]
 
 
 def test_a_precision_asked_for_without_random_verdicts_corrects_nothing_and_says_so():

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -20,6 +21,7 @@ import fasten.gallery as gallery_module
 from builders import make_tiny_task
 from example_record import example_record
 from fasten.audit import label_table
+from fasten.calibration import reliability
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery
 from fasten.report import read_gallery, render
@@ -149,6 +151,16 @@ def test_the_page_says_what_the_verified_rows_say():
         assert (
             f"as the model says: p_wrong {100 * p:.1f}% on average, {round(share * rows)} of {rows} rows wrong" in text
         )
+
+
+def test_the_page_says_how_far_off_true_probabilities_would_seem():
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.3, 0.3, 100)
+    drawn = [reliability(p, rng.random(100) < p) for _ in range(400)]
+    record = own_record()
+    record["evaluation"]["evidence"]["calibration"]["after"] = asdict(drawn[0])
+    (found,) = re.findall(r"chance alone would make about ([\d.]+)% of so many rows", Page(render(record)).text)
+    assert float(found) / 100 == pytest.approx(np.mean([one.ece for one in drawn]), rel=0.15)
 
 
 def test_the_page_says_that_nothing_was_verified():

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+import fasten.console as console
 import fasten.datasets as datasets
 import fasten.training as training
 from fasten.cli import main
@@ -175,6 +177,15 @@ def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     assert any("drawn with replacement" in note for note in record["notes"])
 
 
+def test_one_verified_name_a_class_is_not_held_back(here, capsys):
+    names = [next((here / "photos" / f"d{c}").glob("*.png")) for c in range(3)]
+    (here / "few.txt").write_text("".join(f"{path.parent.name}/{path.name}\n" for path in names))
+    answer(f"train photos --verified few.txt {FAST} --out run", capsys)
+    record = read_record(Path("run"))
+    assert (record["data"]["rows_clean"], record["data"]["rows_held"]) == (3, 0)
+    assert not [note for note in record["notes"] if "no clean rows" in note]
+
+
 def test_noise_can_be_tried_on_ones_own_data(here, capsys):
     answer(f"train emb.npz --noise pair:0.3 {FAST} --out run", capsys)
     record = read_record(Path("run"))
@@ -253,6 +264,13 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train missing.csv", ["no file missing.csv"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
+        ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "cross-entropy"]),
+        ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
+        ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),
+        ("train photos/ --verified verified.txt --out photos", ["photos lies in the data photos/"]),
+        ("compare photos --verified verified.txt --out photos/runs", ["photos/runs lies in the data photos"]),
+        ("train items.csv --size 8", ["--size is for image files", "items.csv names none"]),
+        ("train emb.npz --size 8", ["--size is for image files"]),
         ("train photos --size 0", ["--size", "from 1 on"]),
         ("train photos --size 5000", ["from 1 to 4096", "5000"]),
         ("train photos --max-bad -1", ["--max-bad", "from 0 on"]),
@@ -264,7 +282,30 @@ def test_compare_takes_the_options_of_folders(here, capsys):
     ],
 )
 def test_what_does_not_fit_the_data_is_refused(here, capsys, options, words):
-    refuse(f"{options} --device cpu --out run", capsys, *words)
+    refuse(f"{options} --device cpu" + ("" if "--out" in options else " --out run"), capsys, *words)
+
+
+def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):
+    said = answer(f"train emb.npz {FAST} --out run", capsys).splitlines()
+    issues = int((labels_of("run")["is_issue"] == "true").sum())
+    assert said[-2:] == [
+        f"{issues} of 400 labels count as wrong; `fasten audit run` shows them",
+        "report: run/report.html",
+    ]
+
+
+@pytest.mark.parametrize(("options", "said"), [("", True), ("--json", False)])
+def test_data_that_take_long_to_read_are_named_meanwhile(here, capsys, monkeypatch, options, said):
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
+    whole = datasets.read_rows
+
+    def read(*args, **more):
+        time.sleep(0.3)
+        return whole(*args, **more)
+
+    monkeypatch.setattr(datasets, "read_rows", read)
+    assert main(shlex.split(f"train emb.npz {FAST} {options} --out run")) == 0
+    assert ("reading emb.npz\n" in capsys.readouterr().err) == said
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_the_data_are_read(here, capsys):

@@ -231,6 +231,7 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"predict {table_run} digit --out p.csv", capsys, "unknown data set 'digit'")
     refuse(f"predict {table_run} fine.npz --out {folder}", capsys, "is a folder; --out takes the name of the file")
     refuse(f"predict {table_run} fine.npz --out no/p.csv", capsys, "there is no folder no")
+    refuse(f"predict {table_run} fine.npz --out ./fine.npz", capsys, "is the data themselves; choose another file")
     refuse(f"export {table_run} --format onx --out m", capsys, "unknown format 'onx'; did you mean 'onnx'?")
 
 

@@ -89,7 +89,7 @@ def test_names_that_meet_in_one_folder_are_told_apart(folder):
 @pytest.mark.parametrize("target", ["photos", "photos/new", "run", "verified.txt"])
 def test_a_target_that_is_there_or_lies_in_the_data_is_refused(photos, target):
     before = tree(Path.cwd())
-    with pytest.raises(ValueError, match=r"already there|one in the other"):
+    with pytest.raises(ValueError, match=r"already there|lies in the data"):
         write_folder(photos[0], find_originals(photos[0]), Path(target))
     assert tree(Path.cwd()) == before
 
@@ -177,6 +177,15 @@ def test_a_table_keeps_its_features_and_odd_names(folder, kind):
             cells = [cell for line in csv.reader(file) for cell in line]
         assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]
         assert "7.50" in cells, "numbers are written as they were"
+
+
+def test_a_test_row_with_a_verdict_gets_its_verdict(folder):
+    lines = ["id,f,label,verified_label,split", "a,1,x,,", "b,2,y,,", "c,3,x,y,test", "d,4,y,,test"]
+    (folder / "items.csv").write_text("\n".join(lines) + "\n")
+    make_run(folder / "run", "items.csv", ["a", "b"], ["x", "y"], ["x", "y"], ["x", "y"])
+    found = read_audit(folder / "run")
+    assert write_table(found, find_originals(found), "csv", folder / "new.csv").changed == 1
+    assert read_rows("new.csv", Own()).given == ("x", "y", "y", "y")
 
 
 def test_formulas_in_columns_that_nobody_reads_are_marked_too(folder):

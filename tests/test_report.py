@@ -248,6 +248,14 @@ def test_a_method_that_corrects_no_labels_has_no_such_charts() -> None:
     assert "<h3>Accuracy</h3>" in html
 
 
+def test_an_accuracy_without_a_single_error_claims_no_certainty() -> None:
+    record = example_record(num_epochs=3)
+    record["result"]["test_accuracy"] = 1.0
+    text = Page(render(record)).text
+    assert f"100.0% on {record['data']['rows_test']:,} rows" in text
+    assert "± 0.0" not in text
+
+
 def test_unknown_truth_leaves_out_what_needs_it() -> None:
     record = example_record(num_epochs=3)
     record["evaluation"]["relabel"] = dict.fromkeys(record["evaluation"]["relabel"])
@@ -255,7 +263,7 @@ def test_unknown_truth_leaves_out_what_needs_it() -> None:
     record["evaluation"]["transition"] |= {"true": None, "chi2": None, "off_support": None, "largest_error": None}
     record["data"]["noise_rate"] = None
     text = Page(render(record)).text
-    assert "truly wrong labels: not known" in text
+    assert "of the given labels are wrong, by T" in text
     assert "Finding wrong labels" not in text
     assert "T of the given labels, true" not in text
     assert "NLL on the test rows" in text

@@ -139,7 +139,7 @@ def summarise(found: Audit) -> dict[str, Any]:
     return {
         "rows": len(table),
         "issues": int(table["is_issue"].sum()),
-        "expected_wrong": round(float(table["p_wrong"].sum()), 1),
+        "expected_wrong": round(float(table["p_wrong"].sum()), 3),
         "confused": [
             {"true": found.class_names[i], "given": found.class_names[j], "share": round(float(T[i, j]), 6)}
             for i, j in confused
@@ -182,7 +182,7 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     assert now.evidence is not None
     assert now.evidence.threshold is not None
     before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}
-    notes = [note for note in record["notes"] if note != before.get("sentence")]
+    notes = [note for note in record["notes"] if note not in (before.get("sentence"), now.mistaken)]
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     if record["run"].get("own") is not None:
         record["run"]["own"]["min_precision"] = min_precision

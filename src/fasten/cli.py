@@ -44,10 +44,10 @@ from fasten.arguments import (
 from fasten.beginnings import check_folder
 from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped, resumable
-from fasten.datasets import Place, check_noise, prepare_data
+from fasten.datasets import Place, check_noise, is_own, prepare_data
 from fasten.machine import choose_machine
 from fasten.options import apply_settings
-from fasten.own import Own
+from fasten.own import Own, check_beside
 from fasten.records import VERSION, Record, Run
 from fasten.sentences import is_out_of_memory, one_line, sentence
 from fasten.training import Settings, resume, train
@@ -120,9 +120,9 @@ def train_command(
     they should be), transition.csv (T), report.html and log.jsonl.
 
     Your own data are a folder of images (class/name.jpg), a CSV or Parquet file
-    (path or feature columns, label, verified_label, picked, split) or an .npz
-    of arrays (x, labels, verified); docs/my-images.md and docs/my-table.md
-    tell more.
+    (path or feature columns, label, verified_label, picked, split), an .npz of
+    arrays (x, labels, verified) or a folder that Hugging Face's `datasets`
+    saved; docs/my-images.md and docs/my-table.md tell more.
 
     \b
     Examples:
@@ -135,12 +135,16 @@ def train_command(
     check_noise(data, noise)
     if not ranks.restarted():
         check_folder(out)
+    if is_own(data):
+        check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
     where = Place(root, download, labels or Place.label_set)
-    ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
+    display = _display(as_json)
+    with display.reading(data):
+        ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
     options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
     run = Run(data, noise, method, options, recipe, seed, clean, ready.own)
-    with resumable(out / "record.json", _resume(out)), _display(as_json) as display:
+    with resumable(out / "record.json", _resume(out)), display:
         record = train(
             run,
             out,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +20,14 @@ from fasten.compare import Outcome as RunOutcome
 from fasten.compare import Summary
 from fasten.engine import Row
 from fasten.records import Record, Run
+from fasten.report import read_gallery
 from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
 from fasten.report.paper import Outcome, text_table
 from fasten.reproduce import Made
 from fasten.speed import in_words, measured
 from fasten.wanted import Plan, settings_of
+
+PATIENCE = 3.0  # seconds
 
 
 class Display:
@@ -50,13 +55,25 @@ class Display:
         if not self.quiet:
             self.console.print(sentence, markup=False, soft_wrap=True)
 
+    @contextmanager
+    def reading(self, data: str) -> Iterator[None]:
+        """Say what is being read, where that takes so long that one wonders."""
+        timer = threading.Timer(PATIENCE, self.say, [f"reading {data}"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def start(self, record: Record, updates: int) -> None:
         if self.quiet:
             return
         run, data, where = record["run"], record["data"], record["environment"]
-        wrong = "not known" if data["noise_rate"] is None else f"{data['noise_rate']:.1%}"
+        rate = data["noise_rate"]
+        noise = "" if rate is None else f", noise {run['noise']} ({rate:.1%} of labels wrong)"
         self.say(
-            f"{run['method']} on {run['dataset']}, noise {run['noise']} ({wrong} of labels wrong), seed {run['seed']}: "
+            f"{run['method']} on {run['dataset']}{noise}, seed {run['seed']}: "
             f"{data['rows_noisy']:,} noisy, {data['rows_clean']:,} clean, {data['rows_valid']:,} validation, "
             f"{data['rows_test']:,} test rows; {run['recipe']['net']} on {where['device']}, {where['precision']}"
         )
@@ -143,6 +160,9 @@ def show_result(record: Record, out: Path) -> None:
     print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
     for note in record["notes"]:
         print(f"note: {note}")
+    found = read_gallery(out)
+    if found:
+        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong; `fasten audit {out}` shows them")
     print(f"report: {out / 'report.html'}")
 
 

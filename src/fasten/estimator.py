@@ -31,16 +31,16 @@ from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.labels import Picked, label_texts
 from fasten.data.rows import Rows
-from fasten.data.splits import Split
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
 from fasten.divergence import Diverged, check_finite
 from fasten.engine import Fit, predict
 from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes
 from fasten.options import apply_settings, find_method
-from fasten.own import Own, auto_recipe, make_own_task, make_test_task
+from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
 from fasten.records import Run
 from fasten.training import build_method, make_loader, plan_of
 
@@ -243,8 +243,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data = self._fitted.data
         how = Own(max_bad=0).decoding(data["shape"])
         rows = rows_from_arrays(self._like_x(X), class_names=data["class_names"], how=how, name=DATA)
-        found = (rows.x.shape[3], *rows.x.shape[1:3]) if rows.x.ndim == 4 else rows.x.shape[1:]
-        if tuple(found) != tuple(data["shape"]):
+        found = shape_of(rows.x)
+        if found != tuple(data["shape"]):
             came, wanted = ("×".join(map(str, shape)) for shape in (found, data["shape"]))
             raise ValueError(f"X has examples of {came}, and the classifier was fitted to {wanted}; give such")
         return rows
@@ -297,7 +297,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, object)
         run = Run.from_json(meta["run"])
         bare = replace(run, recipe=replace(run.recipe, weights=None))  # its own follow
-        method = _build(bare, _shell(meta["data"]), _module(self.net))
+        method = _build(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
             missing, unexpected = method.load_state_dict(weights, strict=False)
@@ -353,15 +353,6 @@ def _weights(method: nn.Module) -> dict[str, Tensor]:
     """What prediction needs: the tensors of a method's children, not what it remembers of its rows."""
     children = tuple(f"{name}." for name, _ in method.named_children())
     return {n: t.cpu().contiguous() for n, t in method.state_dict().items() if n.startswith(children)}
-
-
-def _shell(data: Mapping[str, Any]) -> Task:
-    """A task with a single clean row, to build a method from that is trained already."""
-    shape = data["shape"]
-    x = np.zeros((1, *shape), np.float32) if len(shape) == 1 else np.zeros((1, *shape[1:], shape[0]), np.uint8)
-    task = make_test_task(rows_from_arrays(x, class_names=data["class_names"], name=DATA), data)
-    none = np.zeros(0, np.int64)
-    return replace(task, split=Split(none, np.zeros(1, np.int64), none, none), clean=np.zeros(1, np.int64), test=none)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -122,14 +122,17 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     """A third of the randomly verified rows that carry a given label, class by class as well as can be.
 
     Classes come in a random order, rows of a class too, and every third row is taken: each has the same chance,
-    rare classes as well, and each class gives a third of its rows to within one.
+    rare classes as well, and each class gives a third of its rows to within one. Only the single verified row of a
+    class stays: without it nothing would be known of the class in training.
 
     >>> held = hold_back(np.zeros(9, int), np.arange(9) // 3, np.arange(9) < 6, seed=0)
     >>> held.reshape(3, 3).sum(1).tolist()
     [1, 1, 0]
     """
     rng = numpy_stream(seed, "hold back")
-    rows = rng.permutation(np.flatnonzero(picked_random & (verified >= 0) & (given >= 0)))
+    count = np.bincount(verified + 1, minlength=1)  # of each class, behind that of the rows without a verdict
+    may = picked_random & (verified >= 0) & (given >= 0) & (count[verified + 1] > 1)
+    rows = rng.permutation(np.flatnonzero(may))
     place = rng.permutation(verified.max(initial=0) + 1)  # of each class
     in_order = rows[np.argsort(place[verified[rows]], kind="stable")]
     held = np.zeros(len(given), bool)

@@ -27,6 +27,15 @@ THRESHOLD = 0.5  # of p_wrong, unless a precision is to be kept
 # with 10 to 33 verified rows a class, T was two to eight times nearer to the truth so than by the rows alone.
 MODEL_ROWS = 50
 
+IMPLAUSIBLE = (
+    "{share:.0%} of the labels count as wrong, and no row verified at random says whether they are: the model may have "
+    "learnt too little, so look at some before you use its corrections"
+)
+MISTAKEN = (
+    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
+    "fewer with --min-precision"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Findings:
@@ -79,10 +88,21 @@ class Findings:
         """Sentences for the user."""
         found = self.evidence
         if found is None:
-            return []
-        notes = [f"p_wrong is not calibrated: {found.calibration.uncalibrated}"] * bool(found.calibration.uncalibrated)
-        notes += [found.threshold.sentence] if found.threshold else []
-        return notes + ([found.dependence.warning] if found.dependence and found.dependence.warning else [])
+            share = float((self.judged.p_wrong > THRESHOLD).mean())
+            return [] if share <= 0.5 else [IMPLAUSIBLE.format(share=share)]
+        uncalibrated = found.calibration.uncalibrated
+        notes = [
+            f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
+            found.threshold.sentence if found.threshold else self.mistaken,
+            found.dependence.warning if found.dependence else None,
+        ]
+        return [note for note in notes if note]
+
+    @property
+    def mistaken(self) -> str | None:
+        """A sentence where corrections do more harm than good, as far as held-back rows tell."""
+        right = self.evidence.corrections.precision if self.evidence else None
+        return MISTAKEN.format(k=right.k, n=right.n) if right and 2 * right.k < right.n else None
 
 
 def find(probs: Floats, known: Known, num_classes: int, min_precision: float | None = None, seed: int = 0) -> Findings:

@@ -144,7 +144,7 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     record = read_finished(folder)
     _check_examples(folder, record["data"], task)
     run = Run.from_json(record["run"])
-    method = build_method(replace(run, recipe=replace(run.recipe, weights=None)), _trainable(task))
+    method = build_method(replace(run, recipe=replace(run.recipe, weights=None)), trainable(task))
     path = folder / "model.safetensors"
     weights = _read_weights(path, record["result"].get("model_sha256"))
     try:
@@ -158,7 +158,7 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     return method
 
 
-def _trainable(task: Task) -> Task:
+def trainable(task: Task) -> Task:
     """The same examples with a noisy and a clean row, without which no method can be made."""
     none, first, second = (np.array(rows, np.int64) for rows in ([], [0], [1]))
     labels: Any = {"given": first, "clean": first, "valid": none, "test": none, "truth": None}

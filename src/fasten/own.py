@@ -103,6 +103,13 @@ def is_path(data: str) -> bool:
     return os.sep in data or "/" in data or Path(data).suffix.lower() in (*TABLES, ARRAYS) or Path(data).exists()
 
 
+def check_beside(data: str | os.PathLike[str], out: Path) -> None:
+    """Refuse to write into a folder of data: what lies there would be data the next time."""
+    source, target = os.path.join(os.path.realpath(data), ""), os.path.join(os.path.realpath(out), "")
+    if target.startswith(source):
+        raise ValueError(f"{out} lies in the data {data}; choose a folder beside it")
+
+
 def read_rows(
     path: str,
     own: Own,
@@ -132,6 +139,8 @@ def read_rows(
         _check_one_file(path, own)
         rows = _read_file(place, how, class_names, feature_names)
         rows = rows if own.verified is None else _with_verdicts(rows, Path(own.verified), place)
+        if own.size is not None and not isinstance(rows.x, ImageFiles):
+            raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it away")
     if class_names is not None and labelled:
         _check_labelled(rows)
     if shape is not None:

@@ -30,7 +30,7 @@ from fasten.data.images import ImageFiles
 from fasten.data.rows import Columns, Rows
 from fasten.data.table import IMAGES, KNOWN, list_table
 from fasten.files import replaced
-from fasten.own import TABLES, Own, read_rows
+from fasten.own import TABLES, Own, check_beside, read_rows
 
 Kind = Literal["csv", "parquet"]
 ADDED = ("label", "original_label", "verified_label", "picked")
@@ -95,11 +95,9 @@ def _checked(found: Audit, data: Originals) -> Originals:
 
 def new_labels(found: Audit, columns: Columns) -> list[str | None]:
     """The label of each row of the data after repair; None where it has none at all."""
-    names, known = found.class_names, found.known
-    repaired = dict(zip(known.ids, map(str, found.in_order("corrected")), strict=True))
-    repaired |= {known.ids[row]: names[known.verified[row]] for row in np.flatnonzero(known.verified >= 0).tolist()}
-    rows = zip(columns.ids, columns.given, columns.verified, strict=True)
-    return [repaired.get(name, given if given is not None else verified) for name, given, verified in rows]
+    corrected = dict(zip(found.known.ids, map(str, found.in_order("corrected")), strict=True))
+    rows = zip(columns.ids, columns.given, _verdicts(found, columns), strict=True)
+    return [corrected.get(name, given) if verdict is None else verdict for name, given, verdict in rows]
 
 
 def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
@@ -229,9 +227,7 @@ def _check_target(data: Originals, out: Path) -> None:
         raise ValueError(f"{data.path} holds no images, so there is no folder to make; use --export csv or parquet")
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out} is already there; --out takes the name of a new folder")
-    source, target = os.path.realpath(data.path), os.path.realpath(out)
-    if target.startswith(os.path.join(source, "")) or source.startswith(os.path.join(target, "")):
-        raise ValueError(f"{out} and the data {data.path} lie one in the other; choose a folder beside them")
+    check_beside(data.path, out)
 
 
 def _places(data: Originals, labels: Sequence[str | None], rows: Sequence[int]) -> list[str]:

@@ -13,9 +13,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'fasten'?"
     >>> nearest("zzz", ["fasten", "glc"])
     'known: fasten, glc'
+    >>> nearest("GLC ", ["fasten", "glc"])
+    "did you mean 'glc'?"
     """
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    plain = {_plain(other): other for other in reversed(names)}
+    close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.6)
     if close:
-        return "did you mean " + " or ".join(repr(c) for c in close) + "?"
+        return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
     return "known: " + ", ".join(names)
+
+
+def _plain(name: str) -> str:
+    """Without what people overlook: case, and blanks around it."""
+    return name.casefold().strip()

@@ -77,7 +77,10 @@ def build_method(run: Run, task: Task) -> nn.Module:
     if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
         options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
     if entry.clean_set and len(task.clean) == 0:
-        raise ValueError(f"{run.method} needs clean rows, and {task.name} has none; try --method cross-entropy")
+        raise ValueError(
+            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
+            "--verified FILE, or use --method cross-entropy"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
@@ -220,7 +223,7 @@ class _Session:
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store)
-        for note in found.findings.notes:
+        for note in found.findings.notes if self.task.known is not None else ():
             self._note(note)
         assert self.fit.progress.best is not None
         self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.transition)

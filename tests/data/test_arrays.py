@@ -222,7 +222,7 @@ def test_a_trained_model_reads_npz_without_labels(tmp_path):
     ("arrays", "message"),
     [
         ({"x": X}, "pets.npz has no array 'labels', but x; save one under that name"),
-        ({"X": X, "labels": Y}, "unknown array 'X'; known: x, "),
+        ({"X": X, "labels": Y}, "unknown array 'X'; did you mean 'x'"),
         ({"x": X, "lables": Y}, "unknown array 'lables'; did you mean 'labels'"),
         ({"x": X, "labels": np.array(["cat", None], object)}, "'labels' cannot be read .* save texts as np.array"),
         ({"x": changed(1, 1, np.nan), "labels": Y}, "pets.npz: x holds nan in row 1, column 1"),

@@ -90,6 +90,13 @@ def test_a_list_may_hold_the_right_label_behind_the_name(pets, text):
     assert rows.given == ("cat", "cat", "dog", "dog")
 
 
+@pytest.mark.parametrize("start", ["", "absolute"])
+def test_names_may_be_paths_from_the_current_folder(pets, monkeypatch, start):
+    monkeypatch.chdir(pets.parent.parent)
+    path = pets if start else pets.relative_to(pets.parent.parent)
+    assert listed(pets, f"{path}/cat/1.png\n{path}/dog/1.png,cat\n").verified == ("cat", None, "cat", None)
+
+
 def test_a_list_may_say_how_rows_were_picked(pets):
     rows = listed(pets, "name,label,picked\ncat/1.png,dog,random\ncat/2.png,,\n", picked="chosen")
     assert rows.picked == ("random", "chosen", None, None)
@@ -110,6 +117,8 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("cat/1.png,Dog\n", "unknown label 'Dog'; did you mean 'dog'"),
         ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
+        ("cat/1.png,DOG \n", "unknown label 'DOG'; did you mean 'dog'"),
+        (" \n\n", "verified.csv is empty; name in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),
         ("name,label,picked\ncat/1.png,dog,always\n", "unknown way of picking 'always'"),

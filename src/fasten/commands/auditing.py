@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
-import typer
 
 from fasten import console
-from fasten.arguments import Folder, Json, number, place, text
+from fasten.arguments import Folder, Json, MinPrecision, number, place, text
 from fasten.auditing import Audit, choose_threshold, read_audit, summarise
 from fasten.gallery import is_verified
 from fasten.repair import Copied, find_originals, write_folder, write_table
@@ -39,14 +38,7 @@ def audit(
     top: Annotated[
         int | None, number("--top", 0, "Show so many of the most suspect rows that nobody verified; by default 10.")
     ] = None,
-    min_precision: Annotated[
-        float | None,
-        typer.Option(
-            "--min-precision",
-            metavar="P",
-            help="Correct only what keeps this precision, as far as the verified rows can show it; 0.95 is 95%.",
-        ),
-    ] = None,
+    min_precision: MinPrecision = None,
     verify: Annotated[
         int | None, number("--next", 1, "Name N rows whose verdict would help most, and N random ones.")
     ] = None,

@@ -83,6 +83,8 @@ def predict(
     """
     _check_data(data)
     _check_file(out)
+    if is_own(data) and os.path.realpath(data) == os.path.realpath(out):
+        raise ValueError(f"--out {out} is the data themselves; choose another file")
     machine = choose_machine(device)
     task = load_new_task(read_finished(dir), data, max_bad, root)
     summary = predict_run(dir, task, machine, out, probabilities)

@@ -41,8 +41,8 @@ from fasten.arguments import (
 from fasten.cluster import read_cluster
 from fasten.commands.stopping import resumable
 from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
-from fasten.datasets import Place
-from fasten.own import Own
+from fasten.datasets import Place, is_own
+from fasten.own import Own, check_beside
 from fasten.reproduce import How, reproduce
 from fasten.training import Settings
 from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
@@ -92,6 +92,8 @@ def compare_command(
       fasten compare cifar10 --ray auto --gpus-per-run 0.33 --out runs/grid
     """
     cluster = read_cluster(ray, gpus_per_run)
+    if is_own(data):
+        check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, None)
     request = Request(data, noise, methods, seeds, epochs, settings or (), own)
     where = Place(root, download, labels or Place.label_set)

@@ -244,11 +244,15 @@ def read_verdicts(
     path: Path, root: Path, columns: Columns, classes: Sequence[str], picked: Picked
 ) -> Iterator[tuple[int, str, Picked]]:
     """(row, label, how it was picked) for each line of a list."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
     finder = _Finder(root, columns)
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
-    header = _header(lines[0][1]) if lines else None
+    if not lines:
+        raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
+    header = _header(lines[0][1])
     for number, line in lines[1:] if header else lines:
         where = f"{path.name}, line {number}"
         cells = header.cells(line) if header else finder.cells(line)
@@ -315,13 +319,12 @@ class _Finder:
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        if os.path.isabs(plain):
-            plain = os.path.relpath(os.path.realpath(plain), self.inside.folder)
         for known in (name, unescaped(name), plain, f"train/{plain}"):
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
-        return alike[0] if len(alike) == 1 else None
+        from_here = os.path.relpath(os.path.realpath(plain), self.inside.folder).replace(os.sep, "/")
+        return alike[0] if len(alike) == 1 else self.rows.get(from_here)
 
     def row(self, name: str, where: str) -> int:
         row = self.find(name)

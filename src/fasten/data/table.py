@@ -91,7 +91,8 @@ def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     """The columns can be told apart, those that are needed are there, and none looks like a slip of the pen."""
     if "" in names:
         raise ValueError(
-            f"{name}: column {names.index('') + 1} has no name; call it 'id', or write the table without its index"
+            f"{name}: the first line must name the columns, and gives none to column {names.index('') + 1}; call it "
+            "'id', or write the table without its index"
         )
     twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
     if twice:
@@ -134,17 +135,22 @@ def _read_csv(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
     wanted, unused = _wanted(names)
     types = {name: pa.string() if name in KNOWN else pa.float32() for name in wanted}
     try:
-        table = pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
-            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pa.csv.ConvertOptions(column_types=types, include_columns=wanted),
-        )
+        return _parsed(path, names, delimiter, column_types=types, include_columns=wanted), unused
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return pa.table({name: pa.array([], type) for name, type in types.items()}), unused
         raise ValueError(_diagnosis(path, names, delimiter, wanted, error)) from None
-    return _without_marks(table), unused
+
+
+def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) -> pa.Table:
+    """A CSV file behind its first line."""
+    table = pa.csv.read_csv(
+        path,
+        pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
+        pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pa.csv.ConvertOptions(**convert),
+    )
+    return _without_marks(table)
 
 
 def _without_marks(table: pa.Table) -> pa.Table:
@@ -167,13 +173,7 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
     else:
         names, delimiter = _header(path, labelled=True)
         types = {name: pa.string() for name in names if as_text or name in KNOWN}
-        table = pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
-            pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pa.csv.ConvertOptions(column_types=types),
-        )
-        table = _without_marks(table)
+        table = _parsed(path, names, delimiter, column_types=types)
     check_names(path.name, names, labelled=True)
     column = next((column for column in IMAGES if column in names), None)
     if column is None:

@@ -133,6 +133,7 @@ def render(record: Record, gallery: Record | None = None, *, log_note: str | Non
         **part,
         method=method_name(part["run"]),
         title=_title(part["run"]),
+        trained=part["run"].get("method") != AUDIT,
         noise=_noise(part["run"].get("noise")),
         verdict=verdict_of(part, epochs, shown),
         standard_error=error,

@@ -18,7 +18,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 320, 48, 20, 28, 40  # of the cal
 UNCALIBRATED = (
     "No row that carries a given label was verified at random, so the probabilities are uncalibrated and T is a "
     "model's estimate.",
-    "To change that, verify the random rows that `fasten audit` lists with --next, and train again with them.",
+    "To change that, verify the random rows that fasten audit lists with --next, and train again with them.",
 )
 
 
@@ -101,8 +101,10 @@ def _sentences(evidence: Record) -> list[str]:
     elif (after := number(mapping(calibration, "after"), "ece")) is not None:
         before = number(mapping(calibration, "before"), "ece")
         was = "" if before is None else f", where the model's own are off by {percent(before)}"
+        chance = _off_by_chance(_bins(mapping(calibration, "after").get("bins")))
         found.append(
-            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}."
+            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}; chance "
+            f"alone would make about {percent(chance)} of so many rows."
         )
     choice = mapping(evidence, "threshold").get("sentence")
     if isinstance(choice, str) and choice:
@@ -161,6 +163,12 @@ def _reliability_picture(calibration: Record) -> Markup:
 def _bins(value: Any) -> list[tuple[float, float, float]]:
     rows = [[finite(entry) for entry in row] for row in value or () if isinstance(row, Sequence) and len(row) == 3]
     return [(p, share, n) for p, share, n in rows if p is not None and share is not None and n]
+
+
+def _off_by_chance(bins: Sequence[tuple[float, float, float]]) -> float:
+    """How far true probabilities would seem off on average: of n rows with p, |share − p| is √(2 p (1 − p) / π n)."""
+    total = sum(n for _, _, n in bins)
+    return sum(math.sqrt(2 / math.pi * p * (1 - p) * n) for p, _, n in bins) / max(total, 1)
 
 
 def _x(p: float) -> float:
