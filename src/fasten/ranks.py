@@ -108,7 +108,7 @@ def first_says(answer: bool) -> bool:
     return votes(answer and rank() == 0) > 0
 
 
-def places(count: int, least: int = 1) -> Tensor:
+def places(count: int, least: int = 0) -> Tensor:
     """This rank's share of `count` things: as many places on every rank, at least `least`, some of them past the end.
 
     >>> places(3)
