@@ -83,6 +83,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def local_world() -> int:
+    """How many ranks there are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if _joined else 1
+
+
 def restarted() -> bool:
     """Whether torchrun has started the ranks again, after one of them died; on some machine: each has its count."""
     return votes(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") > 0

@@ -26,6 +26,7 @@ from fasten.data.decoders import Decoders
 from fasten.data.images import ImageFiles
 from fasten.data.task import Task
 from fasten.loader import Loader, Picks
+from fasten.ranks import local_world
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORKERS = max(4, CORES)
@@ -41,7 +42,8 @@ Rows = NDArray[np.int64]
 class StreamLoader(Loader):
     """Rows stay where they are, in memory, in a mapped file or in images' own files; batches travel.
 
-    `decoders` is how many processes decode images in files; with 0 our own threads do. They start with the first row.
+    `decoders` is how many processes decode images in files, for all ranks of a machine together; with 0 our
+    own threads do. They start with the first row.
     """
 
     decoders = CORES if CORES > 1 else 0
@@ -64,7 +66,7 @@ class StreamLoader(Loader):
     def _start_processes(self) -> None:
         first = np.arange(min(1, len(self.host)))
         if self._processes is None and self.decoders and isinstance(self.host, ImageFiles) and self.host.told(first):
-            self._processes = Decoders(self.decoders)
+            self._processes = Decoders(max(1, self.decoders // local_world()))
 
     def _ahead(self, wanted: Iterator[tuple[T, Sequence[Rows]]]) -> Iterator[tuple[T, list[Tensor]]]:
         """Each of `wanted` with its rows on the device, in order; the next ones are fetched meanwhile."""

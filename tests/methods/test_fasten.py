@@ -44,6 +44,7 @@ def authors_draws():
 
 
 # In two passes it takes as long again; tests/nets shows that the two ways agree update by update.
+@pytest.mark.timeout(900)  # a minute on two cores of its own
 @pytest.mark.parametrize("norm", ["split", pytest.param("two-pass", marks=pytest.mark.slow)])
 def test_six_updates_are_those_of_the_authors_code(norm, all_cores):
     settings = AUTHORS["settings"]
