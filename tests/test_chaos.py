@@ -146,7 +146,8 @@ def test_a_run_killed_eight_times_is_the_run_that_was_left_alone(alone, tmp_path
     killed_at("before-rename", 4, tmp_path)
     killed_after(1, 0.02, tmp_path)
     assert 9 <= newest(tmp_path) < 30
-    killed_at("after-rename", 32 - newest(tmp_path), tmp_path)  # log.jsonl, what is left of 30 checkpoints, labels.csv
+    # log.jsonl, what is left of 30 checkpoints, probabilities.npy, labels.csv
+    killed_at("after-rename", 33 - newest(tmp_path), tmp_path)
     assert (tmp_path / "run/labels.csv").exists()
     killed_after(0, 0.0, tmp_path)
     assert read_record(tmp_path / "run")["result"] is None

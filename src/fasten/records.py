@@ -48,7 +48,8 @@ FORMS: dict[type, tuple[str, ...]] = {
     int: ("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
 }
 KINDS = {dict: "mapping", list: "list", str: "text", float: "number", int: "whole number"}
-MAY_BE_NULL = ("evaluation", "result", "references.", "epochs.", "run.own", "run.noise")  # an audit has no noise
+# An audit has no noise, and a record of results/ no way to go on.
+MAY_BE_NULL = ("evaluation", "result", "references.", "epochs.", "run.own", "run.noise", "environment.how")
 
 Record = dict[str, Any]
 

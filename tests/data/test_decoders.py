@@ -68,9 +68,9 @@ def test_they_read_what_we_read(tmp_path, processes, kind, monkeypatch):
 def test_a_damaged_image_is_the_same_error_and_the_next_one_is_read(tmp_path, processes):
     for images in both_kinds(tmp_path):
         (tmp_path / images.keys[4]).write_bytes(b"no image")
-        with pytest.raises(ValueError, match=r"the image 4.jpg .*cannot be read") as theirs:
+        with pytest.raises((ValueError, OSError), match=r"the image 4.jpg .*cannot be read") as theirs:
             read(processes, images, [1, 4])
-        with pytest.raises(ValueError, match=r"cannot be read") as ours:
+        with pytest.raises((ValueError, OSError), match=r"cannot be read") as ours:
             images[np.array([1, 4])]
         assert str(theirs.value) == str(ours.value)
         np.testing.assert_array_equal(read(processes, images, [1, 2]), images[np.array([1, 2])])
