@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,16 +18,18 @@ from safetensors import safe_open
 
 from builders import make_tiny_task
 from fasten import loader, machine, ranks
+from fasten.checkpoint import Checkpoints
 from fasten.cli import main
 from fasten.contract import Examples, Recipe
 from fasten.loader import Picks
 from fasten.ops.remember import remember
 from fasten.records import Run
-from fasten.training import build_method
+from fasten.training import MEETING, build_method
 from rank_cases import EXACT, LOCAL, make_fit
 
 HERE = Path(__file__).parent
 CASES = [*EXACT, *LOCAL]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 MEASURES = ("loss", "valid_accuracy", "test_accuracy", "corrected_fraction", "label_accuracy")
 PATHS = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]), "OMP_NUM_THREADS": "1"}
 
@@ -173,7 +177,7 @@ def test_a_recipe_says_whether_batch_norms_are_one(wanted):
 
 def test_a_rank_that_is_killed_twice_changes_nothing(trained, tmp_path):
     """Before the first checkpoint and after it."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    launch = [*TORCHRUN, "--max-restarts", "2"]
     train = ["train", "digits", "--noise", "symmetric:0.4", "--epochs", "3", "--no-references", "--device", "cpu"]
     command = [sys.executable, *launch, str(HERE / "dying_rank.py"), *train, "--json", "--out", "run"]
     done = subprocess.run(command, env={**os.environ, **PATHS}, cwd=tmp_path, capture_output=True, timeout=240)
@@ -186,3 +190,19 @@ def test_a_rank_that_is_killed_twice_changes_nothing(trained, tmp_path):
     for part in ("run", "data", "evaluation", "notes"):
         assert hard[part] == calm[part]
     assert events(tmp_path / "run") == ["epoch"] * 3 + ["finished"]
+
+
+def test_ranks_that_are_told_to_stop_do_so_together_and_leave_a_checkpoint(tmp_path):
+    train = ["-m", "fasten", "train", "digits", "--noise", "symmetric:0.4", "--no-references", "--device", "cpu"]
+    command = [sys.executable, *TORCHRUN, *train, "--epochs", "2000", "--out", "run"]
+    log, until = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
+    process = subprocess.Popen(command, env={**os.environ, **PATHS}, cwd=tmp_path, stderr=subprocess.PIPE)
+    while not (log.exists() and log.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert b"stopping after this update" in said
+    assert b"has lost the others" not in said
+    _, meta, damaged = Checkpoints(tmp_path / "run" / "checkpoint").load()
+    assert not damaged
+    assert meta["progress"]["done"] % MEETING == 0 or meta["progress"]["update"] == 0
