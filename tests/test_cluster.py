@@ -119,6 +119,7 @@ def test_every_run_is_carried_out_in_its_own_folder(tmp_path, monkeypatch, attem
     ended, said = carry_out(ray, tmp_path, seeds=(0, -1, 2))
     assert ended == [(0, None), (-1, "training diverged"), (2, None)]
     assert (said, ray.options["num_gpus"], ray.options["max_calls"]) == ([], 0, 1)
+    assert ray.said["address"] == "local"  # without an address Ray joins one that it remembers
     assert attempted == [(tmp_path / f"run{seed}", "cpu") for seed in (0, -1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run0", "run2"]
 

@@ -80,10 +80,9 @@ def _find_ray() -> Any:
 
 def _connect(address: str) -> Any:
     ray = _find_ray()
-    where = {} if address == LOCAL else {"address": address}
     try:
         ray.init(
-            **where,
+            address=address,  # never left out: Ray would join a cluster that it remembers, dead or alive
             runtime_env={"env_vars": own_package()},
             include_dashboard=False if address == LOCAL else None,
             log_to_driver=False,
