@@ -5,8 +5,7 @@
 Twenty overlapping Gaussian classes in 512 dimensions, of which even one who knew their means would tell 90% apart; the
 labels have pair or symmetric noise; 1,000 rows, drawn at random, are verified. Beside it scikit-learn's logistic
 regression, trained on the noisy labels and on the 1,000 verified ones. Recorded are time, memory, test accuracy and how
-well wrong labels are found. `--seed` draws other data: the default recipe
-was chosen on others than those that are recorded (docs/my-table.md).
+well wrong labels are found. `--seed` draws other data.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ behind them. They are found by looking ahead: the derivative of the clean loss a
 that step, at zero.
 
 Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real one. The decay
-of weights belongs to the optimiser here, not to the three losses as in the authors' graph; it has no momentum, which
-would carry on the errors of the few rows that have a weight (docs/methods.md).
+of weights belongs to the optimiser here, not to the three losses as in the authors' graph; it has no momentum
+(docs/methods.md says how that was chosen).
 """
 
 from __future__ import annotations
