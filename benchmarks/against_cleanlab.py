@@ -1,29 +1,34 @@
 """Wrong labels found by one FasTEN run, and by cleanlab from five-fold cross-entropy predictions of the same network.
 
     PYTHONPATH=src python benchmarks/against_cleanlab.py train cifar10 --noise symmetric:0.4 --root DATA --out DIR
-    PYTHONPATH=src python benchmarks/against_cleanlab.py score DIR ...
+    PYTHONPATH=src python benchmarks/against_cleanlab.py score DIR ... [--timed DIR]
 
 `train` is the part for a GPU: FasTEN once, and cross-entropy five times, each on the clean rows and four fifths of the
 noisy ones; every noisy row then has a prediction of a network that has not seen it. All have the recipe of the data
-set, the same number of epochs and the same clean and validation rows. Each network has a file of its own in DIR, so
-what stops goes on with the same command. `score` needs cleanlab (`pip install "fasten-labels[cleanlab]"`) and writes
-`against_cleanlab.json`: AUROC and average precision of wrong labels by FasTEN's p_wrong and by cleanlab's scores, and
-FasTEN's training time as a share of the five networks'.
+set, the same number of epochs and the same clean and validation rows. Each network has a file of its own in DIR, and
+what stops goes on with the same command. `--nets fasten,fold0` trains some of them, so that they may share a GPU; their
+times then say nothing, and `--timed` names a folder whose networks, FasTEN and some folds, had it to themselves, for a
+few epochs. `score` needs cleanlab (`pip install "fasten-labels[cleanlab]"`) and writes `against_cleanlab.json`: AUROC
+and average precision of wrong labels by FasTEN's p_wrong and by cleanlab's scores, and the time of FasTEN's epochs as a
+share of the folds'.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fasten.checkpoint import read_tensors, write_tensors
+from fasten.checkpoint import Checkpoints, read_tensors, write_tensors
 from fasten.data.splits import Split
 from fasten.data.task import Task
 from fasten.datasets import Place, find_dataset, load_task
@@ -34,10 +39,12 @@ from fasten.machine import Machine, choose_machine
 from fasten.metrics import auprc, auroc
 from fasten.options import apply_settings
 from fasten.records import Run, environment, shared_gpu
+from fasten.signals import asked_to_stop
 from fasten.streams import numpy_stream
 from fasten.training import build_method, make_loader, plan_of
 
 FOLDS = 5
+NETS = ("fasten", *(f"fold{number}" for number in range(FOLDS)))
 CLEANLAB = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
 
 
@@ -65,18 +72,33 @@ def fold_of(task: Task, seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def train(run: Run, task: Task, machine: Machine) -> Fit:
+def train(run: Run, task: Task, machine: Machine, folder: Path) -> Fit:
+    """From the beginning, or from where a signal stopped it: `folder` then holds a checkpoint."""
     method = machine.place(build_method(run, task))
     loader = make_loader(task, machine, run.seed)
     fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
-    fit.run()
+    checkpoints = Checkpoints(folder)
+    found = checkpoints.load()
+    if found is not None:
+        fit.restore(found[1], found[0])
+    with asked_to_stop(print) as asked, closing(checkpoints):
+
+        def stop_if_asked(epoch_ended: bool) -> None:
+            if asked():
+                checkpoints.save(fit.progress.done, fit.tensors(), fit.snapshot())
+                raise KeyboardInterrupt
+
+        fit.after_update = stop_if_asked
+        fit.run()
     return fit
 
 
 def keep(path: Path, values: NDArray[Any], fit: Fit) -> None:
     best = fit.progress.best
     assert best is not None
-    meta = {"seconds": fit.progress.seconds, "epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
+    progress = fit.progress
+    meta = {"seconds": progress.seconds, "epochs": len(progress.rows), "best": best["epoch"]}
+    meta |= {"valid_accuracy": best["valid_accuracy"]}
     write_tensors(path, {"values": torch.from_numpy(np.ascontiguousarray(values, np.float32))}, json.dumps(meta))
     print(f"{path.stem}: {meta}", flush=True)
 
@@ -93,24 +115,39 @@ def train_all(asked: argparse.Namespace) -> None:
     np.savez(folder / "labels.npz", given=task.given, truth=task.truth, fold=fold)
     about = {"run": run.to_json(), "environment": environment() | shared_gpu() | {"device": machine.name}}
     write_text(folder / "about.json", json.dumps(about, indent=1) + "\n")
-    if not (folder / "fasten.safetensors").exists():
-        fit = train(run, task, machine)
-        keep(folder / "fasten.safetensors", evaluate(fit.method, task, fit.loader).findings.judged.p_wrong, fit)
-    for number in range(FOLDS):
-        path = folder / f"fold{number}.safetensors"
-        if not path.exists():
-            part = without_fold(task, fold == number)
-            fit = train(replace(run, method="cross-entropy"), part, machine)
+    for name in asked.nets.split(",") if asked.nets else NETS:
+        path = folder / f"{name}.safetensors"
+        if path.exists():
+            continue
+        if name == "fasten":
+            fit = train(run, task, machine, folder / name)
+            keep(path, evaluate(fit.method, task, fit.loader).findings.judged.p_wrong, fit)
+        else:
+            part = without_fold(task, fold == NETS.index(name) - 1)
+            fit = train(replace(run, method="cross-entropy"), part, machine, folder / name)
             keep(path, predict(fit.method, fit.loader, "test").float().cpu().numpy(), fit)
+        shutil.rmtree(folder / name, ignore_errors=True)  # its checkpoints
 
 
-def score(folder: Path) -> dict[str, Any]:
+def share_of_time(folder: Path) -> dict[str, Any]:
+    """Seconds an epoch of the networks that the folder holds, and FasTEN's as a share of five folds'."""
+    seconds = {}
+    for name in NETS:
+        if (folder / f"{name}.safetensors").exists():
+            meta = read_tensors(folder / f"{name}.safetensors")[1]
+            seconds[name] = meta["seconds"] / meta["epochs"]
+    folds = [value for name, value in seconds.items() if name != "fasten"]
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))["environment"]
+    return {"environment": about, "seconds_per_epoch": seconds, "share": seconds["fasten"] / (FOLDS * mean(folds))}
+
+
+def score(folder: Path, timed: Path | None) -> dict[str, Any]:
     from cleanlab.rank import get_label_quality_scores
 
     with np.load(folder / "labels.npz") as file:
         given, truth, fold = file["given"], file["truth"], file["fold"]
     wrong = given != truth
-    ours, of_fasten = read_tensors(folder / "fasten.safetensors")
+    ours, _ = read_tensors(folder / "fasten.safetensors")
     parts = [read_tensors(folder / f"fold{number}.safetensors") for number in range(FOLDS)]
     probs = np.empty((len(given), parts[0][0]["values"].shape[1]))
     for number, (values, _) in enumerate(parts):
@@ -119,15 +156,13 @@ def score(folder: Path) -> dict[str, Any]:
     suspicion = {"FasTEN": ours["values"].double().numpy()}
     for name in CLEANLAB:
         suspicion[f"cleanlab, {name}"] = -np.asarray(get_label_quality_scores(given, probs, method=name))
-    seconds = [meta["seconds"] for _, meta in parts]
     return {
         **json.loads((folder / "about.json").read_text(encoding="utf-8")),
         "rows": len(given),
         "wrong": float(wrong.mean()),
         "scores": {n: {"auroc": auroc(s, wrong), "average_precision": auprc(s, wrong)} for n, s in suspicion.items()},
         "fold_accuracy_of_truth": float((probs.argmax(1) == truth).mean()),
-        "seconds": {"FasTEN": of_fasten["seconds"], "folds": seconds},
-        "share_of_time": of_fasten["seconds"] / sum(seconds),
+        "time": share_of_time(timed or folder),
     }
 
 
@@ -139,19 +174,21 @@ def main(words: list[str] | None = None) -> None:
     first.add_argument("--noise", required=True)
     first.add_argument("--seed", type=int, default=1)
     first.add_argument("--epochs", type=int)
+    first.add_argument("--nets", help="some of fasten, fold0 to fold4, with commas; by default all")
     first.add_argument("--root", type=Path, default=Place.root)
     first.add_argument("--device", default="auto")
     first.add_argument("--out", type=Path, required=True)
     second = steps.add_parser("score")
     second.add_argument("folders", nargs="+", type=Path)
+    second.add_argument("--timed", type=Path)
     second.add_argument("--out", type=Path, default=Path("benchmarks/against_cleanlab.json"))
     asked = parser.parse_args(words)
     if asked.step == "train":
         train_all(asked)
         return
-    found = [score(folder) for folder in asked.folders]
+    found = [score(folder, asked.timed) for folder in asked.folders]
     for run in found:
-        print(run["run"]["noise"], json.dumps(run["scores"], indent=1), f"share of time {run['share_of_time']:.3f}")
+        print(run["run"]["noise"], json.dumps(run["scores"], indent=1), f"share of time {run['time']['share']:.3f}")
     write_text(asked.out, json.dumps(found, indent=1) + "\n")
 
 
