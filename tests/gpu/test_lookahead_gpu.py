@@ -30,7 +30,8 @@ def rows(size: int, dtype: torch.dtype, seed: int) -> Examples:
 
 def meta_gradient(net, dtype, precision, route, moves):
     net = copy.deepcopy(net).to("cuda", dtype).to(memory_format=torch.channels_last).train()
-    net.precision, net.parts.fused = precision, precision is not None
+    net.precision = precision
+    net.parts.fused = net.parts.overlap = precision is not None
     noisy, clean = rows(100, dtype, 1), rows(100, dtype, 2)
     weights = torch.full((100,), float(moves), device="cuda", dtype=dtype).requires_grad_()
 

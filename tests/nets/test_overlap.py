@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -58,3 +59,57 @@ def test_without_training_or_lower_precision_it_is_the_plain_convolution(monkeyp
         net(x)
     with pytest.raises(AttributeError):
         net(x)
+
+
+class Repeated(nn.Module):
+    """One convolution twice over, and another layer with the weights of a third."""
+
+    num_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.once = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(3))
+        self.tied = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.tied.weight = self.again.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.again(self.first(self.first(x)).relu())
+        return self.once(self.tied(x)).mean((2, 3))
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """The weights whose gradients are computed beside the rest."""
+    seen = []
+
+    @contextmanager
+    def spy(device, dy, x, low):
+        seen.append(low)
+        yield
+
+    monkeypatch.setattr("fasten.nets.overlap._beside", spy)
+    return seen
+
+
+def test_weights_used_more_than_once_wait_for_their_gradients(beside):
+    """Autograd adds these up on its own, and cannot know of a second stream."""
+    torch.manual_seed(0)
+    net = OneHead(Repeated(), 3)
+    x = torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(1))
+    found = {}
+    for overlap in (False, True):
+        net.precision, net.parts.overlap = torch.bfloat16, overlap
+        found[overlap] = gradients(net(x)[0].square().sum(), list(net.parameters()))
+    assert len(beside) == 1
+    assert torch.equal(beside[0], net.backbone.once.weight.bfloat16())
+    for ours, plain in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("norm", "count"), [("split", 20), ("joint", 20), ("two-pass", 0)])
+def test_a_network_that_is_called_twice_has_no_gradients_beside(beside, norm, count):
+    net = OneHead(build_backbone("resnet18", (3, 8, 8)), 4)
+    net.precision, net.parts.overlap = torch.bfloat16, True
+    (a,), (b,) = net.each([torch.randn(3, 3, 8, 8), torch.randn(2, 3, 8, 8)], norm)
+    gradients(a.sum() + b.sum(), list(net.parameters()))
+    assert len(beside) == count

@@ -2,13 +2,14 @@
 
 The layers before a convolution wait for the gradient of its input; nobody needs that of its weights before the step. In
 the small layers of a residual network neither fills a GPU, and batch norm between them waits for memory. The engine,
-or whoever asks for gradients, has to `join` before it uses them.
+or whoever asks for gradients, has to `join` before it uses them. Where weights are used more than once, autograd adds
+up their gradients before anybody could join: those are computed in line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fasten.nets.norm import Parts
+from fasten.nets.norm import Low, Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
 _pending: set[torch.device] = set()
@@ -55,11 +56,12 @@ def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
 
 class _Convolve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, low: Tensor, how: tuple[Any, ...]) -> Tensor:
-        x = x.to(low.dtype)
-        ctx.save_for_backward(x, low)
-        ctx.how, ctx.dtype = how, weight.dtype
-        return F.conv2d(x, low, None, *how)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, low: Low, how: tuple[Any, ...]) -> Tensor:
+        x = x.to(low.weight.dtype)
+        low.uses += 1
+        ctx.save_for_backward(x, low.weight)
+        ctx.low, ctx.how, ctx.dtype = low, how, weight.dtype
+        return F.conv2d(x, low.weight, None, *how)
 
     @staticmethod
     @once_differentiable
@@ -71,7 +73,7 @@ class _Convolve(torch.autograd.Function):
             call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
             return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
 
-        with _beside(x.device, dy, x, low):
+        with _beside(x.device, dy, x, low) if ctx.low.uses == 1 else nullcontext():
             dweight = wanted([False, True, False])[1].to(ctx.dtype)
         dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
@@ -83,7 +85,7 @@ class OverlappedConv2d(nn.Conv2d):
     parts: Parts
 
     def forward(self, x: Tensor) -> Tensor:
-        low = self.parts.low.get(self)
+        low = self.parts.low.get(self.weight)
         if low is None:
             return super().forward(x)
         how = (self.stride, self.padding, self.dilation, self.groups)
@@ -97,15 +99,15 @@ def one_pass(net: nn.Module, parts: Parts) -> Iterator[None]:
 
     That is to bring the weights to the precision of autocast, and to count the batches.
     """
-    layers = [m for m in net.modules() if isinstance(m, OverlappedConv2d) and m.weight.requires_grad]
-    weights = [layer.weight for layer in layers]
+    layers = [m for m in net.modules() if isinstance(m, OverlappedConv2d)]
+    weights = list({m.weight: None for m in layers if m.weight.requires_grad})  # each once, though layers may share it
     low: list[Tensor] = []
     if weights and torch.is_autocast_enabled(weights[0].device.type):
         dtype = torch.get_autocast_dtype(weights[0].device.type)
         low = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         with torch.no_grad():
             torch._foreach_copy_(low, weights)
-    with parts.using(low=dict(zip(layers, low, strict=False)), passed=[]):
+    with parts.using(low={weight: Low(copy) for weight, copy in zip(weights, low, strict=False)}, passed=[]):
         yield
         if parts.passed:
             torch._foreach_add_(parts.passed, max(len(parts.sizes), 1))
