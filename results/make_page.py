@@ -5,11 +5,13 @@ The words are in page.md; a line `<!-- NAME -->` in it stands for what `parts` g
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fasten.experiments import EXPERIMENTS, PAPER
 from fasten.files import write_bytes, write_text
@@ -75,6 +77,8 @@ def parts() -> dict[str, str]:
         "TIMING": timing(),
         "DIAGONALS": diagonals(),
         "OTHERS": others(),
+        "CLEANLAB": wrong_labels_found(),
+        "CLEANLAB TIME": ", ".join(sorted({f"{run['time']['share']:.2f}" for run in against_cleanlab()})),
         "DIGITS": digits(),
         "DIGITS CLEAN": digits_rows("clean"),
         "DIGITS VALID": digits_rows("valid"),
@@ -167,6 +171,21 @@ def others() -> str:
             accuracy = f"{record['result']['test_accuracy']:.2%}"
             lines.append((run.dataset, paper_name(run.method), run.noise, str(run.seed), accuracy))
     return table(lines) if len(lines) > 2 else "There are none."
+
+
+def against_cleanlab() -> list[dict[str, Any]]:
+    """What benchmarks/against_cleanlab.py measured, a run for each noise."""
+    return list(json.loads((HERE.parent / "benchmarks" / "against_cleanlab.json").read_text(encoding="utf-8")))
+
+
+def wrong_labels_found() -> str:
+    """AUROC and average precision of each way to suspect a label."""
+    lines: list[Sequence[str]] = [("noise", "labels wrong", "suspicion", "AUROC", "average precision"), ("---",) * 5]
+    for run in against_cleanlab():
+        for name, score in run["scores"].items():
+            scores = (f"{score['auroc']:.3f}", f"{score['average_precision']:.3f}")
+            lines.append((run["run"]["noise"], f"{run['wrong']:.0%}", name, *scores))
+    return table(lines)
 
 
 def digits() -> str:
