@@ -17,8 +17,8 @@ ROOT = Path(fasten.__file__).parent
 ORDER = [
     *("files", "npy", "cells", "sentences", "signals", "suggest", "streams", "ranks", "statistics"),
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
-    *("data.decoding", "data.decoders", "data.labels", "data.rows", "data.table", "data.folder", "data.arrays"),
-    "data.hub",
+    *("data.decoding", "data.decoders", "data.labels", "data.rows"),
+    *("data.texts", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
     *("contract", "augment", "loader", "stream"),

@@ -130,6 +130,8 @@ def test_a_review_may_use_any_delimiter_and_a_spreadsheets_mark(found, tmp_path,
         (["a/100.png,dog,often"], "unknown way of picking 'often'"),
         (["a/100.png,,random"], "holds no verdicts"),
         ([",dog,random"], "names no row"),
+        (['a/100.png,dog,"random', "a/101.png,dog,random"], "line 2: a quote is opened there and not closed"),
+        (['a/100.png,dog,"random', *["a/101.png,dog,random"] * 9000], "line 2: a quote is opened there and not closed"),
     ],
 )
 def test_a_bad_review_is_one_sentence(found, tmp_path, rows, words):

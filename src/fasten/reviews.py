@@ -20,7 +20,8 @@ from fasten import audit
 from fasten.auditing import Audit
 from fasten.cells import escaped, unescaped
 from fasten.data.labels import Picked, check_classes, label_texts, picked_of
-from fasten.data.table import DELIMITERS, KNOWN, read_text
+from fasten.data.table import KNOWN
+from fasten.data.texts import lines_below, read_text, split_header
 from fasten.evidence import counted_posterior, verify_next
 from fasten.files import write_text
 from fasten.findings import find
@@ -217,16 +218,12 @@ Entry = tuple[str, str, str | None, str | None]  # where it stands, the row's id
 
 
 def _from_csv(path: Path) -> Iterator[Entry]:
-    text = read_text(path)
-    header = text.split("\n", 1)[0]
-    cells = {mark: [cell.strip() for cell in next(csv.reader([header], delimiter=mark), [])] for mark in DELIMITERS}
-    mark = max(cells, key=lambda mark: (len(set(cells[mark]) & {*NAME_COLUMNS, *LABEL_COLUMNS}), len(cells[mark])))
-    columns = _columns(path, cells[mark])
-    lines = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark)
-    lines.fieldnames = cells[mark]
-    for number, line in enumerate(lines):
-        if number:  # the first is the header, whose names were stripped
-            yield _entry(f"{path.name}, row {number}", line, columns)
+    first = read_text(path).split("\n", 1)[0]
+    names, mark = split_header(first, {*NAME_COLUMNS, *LABEL_COLUMNS})
+    columns = _columns(path, names)
+    for number, cells in lines_below(path, mark):
+        if cells:
+            yield _entry(f"{path.name}, line {number}", dict(zip(names, cells, strict=False)), columns)
 
 
 def _columns(path: Path, names: Sequence[str]) -> tuple[str, str]:

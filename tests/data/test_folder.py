@@ -118,6 +118,7 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
         ("cat/1.png,DOG \n", "unknown label 'DOG'; did you mean 'dog'"),
+        ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path as in cat/1.jpg"),
         (" \n\n", "verified.csv is empty; name in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),

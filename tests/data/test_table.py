@@ -73,6 +73,14 @@ def test_delimiters_marks_and_line_ends_are_found(tmp_path, mark, before, end):
     assert rows.feature_names == ("a", "b")
 
 
+def test_a_table_may_have_more_columns_than_python_reads_into_a_cell(tmp_path):
+    names = [f"expression of gene {number}" for number in range(7000)]
+    row = ",".join(["0.5"] * len(names))
+    rows = read(tmp_path, f"label,{','.join(names)}\ncat,{row}\ndog,{row}\n")
+    assert rows.x.shape == (2, len(names))
+    assert rows.feature_names == tuple(names)
+
+
 def test_labels_stay_as_they_are_written(tmp_path):
     rows = read(tmp_path, 'x,label\n1,007\n2,NA\n3,"a, ""b"""\n4,None\n5,"two\nlines"\n6,true\n7,5" disk\n')
     assert rows.given == ("007", "NA", 'a, "b"', "None", "two\nlines", "true", '5" disk')

@@ -6,7 +6,6 @@ Which labels are verified is said by a second folder of the same form, or by a l
 
 from __future__ import annotations
 
-import csv
 import difflib
 import os
 import posixpath
@@ -20,7 +19,7 @@ from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
-from fasten.data.table import DELIMITERS, read_text
+from fasten.data.texts import DELIMITERS, read_text, split_line
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
@@ -29,6 +28,7 @@ ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a
 NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
 LABEL_COLUMNS = ("label", "verified_label")
 MANY = 10_000  # names among which the nearest is looked for
+SHOWN = 200  # letters of a name that is none
 
 # What is passed over, and counted.
 HIDDEN, OTHER, LINKED, LOOSE = "hidden files", "files that are no images", "links to folders", "images in no class"
@@ -272,7 +272,7 @@ class _Header:
     places: tuple[int | None, ...]  # of the name, the label and how it was picked
 
     def cells(self, line: str) -> tuple[str, str, str]:
-        cells = _split(line, self.delimiter)
+        cells = split_line(line, self.delimiter)
         name, label, picked = (
             cells[place].strip() if place is not None and place < len(cells) else "" for place in self.places
         )
@@ -282,7 +282,7 @@ class _Header:
 def _header(line: str) -> _Header | None:
     """The columns that a list's first line names, if it names any."""
     for delimiter in DELIMITERS:
-        cells = [cell.strip().lower() for cell in _split(line, delimiter)]
+        cells = [cell.strip().lower() for cell in split_line(line, delimiter)]
         places = [
             next((cells.index(column) for column in columns if column in cells), None)
             for columns in (NAME_COLUMNS, LABEL_COLUMNS, ("picked",))
@@ -290,10 +290,6 @@ def _header(line: str) -> _Header | None:
         if places[0] is not None and len(cells) == sum(place is not None for place in places):
             return _Header(delimiter, tuple(places))
     return None
-
-
-def _split(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
 
 
 class _Finder:
@@ -311,11 +307,11 @@ class _Finder:
         if self.find(line) is not None:
             return line, "", ""
         for delimiter in DELIMITERS:
-            cells = [*(cell.strip() for cell in _split(line, delimiter)), "", ""]
+            cells = [*(cell.strip() for cell in split_line(line, delimiter)), "", ""]
             if delimiter in line and self.find(cells[0]) is not None:
                 return cells[0], cells[1], cells[2]
         marks = [delimiter for delimiter in DELIMITERS if delimiter in line]
-        return (_split(line, marks[0])[0] if marks else line), "", ""
+        return (split_line(line, marks[0])[0] if marks else line), "", ""
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
@@ -336,6 +332,6 @@ class _Finder:
             raise ValueError(f"{where}: {error}") from None
         known, last = list(self.rows), posixpath.basename(name)
         near = [known[place] for place in self.last.get(last, [])[:2]]
-        near = near or difflib.get_close_matches(name, known[:MANY], 2, 0.6)
+        near = near or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "write its path as in cat/1.jpg"
-        raise ValueError(f"{where}: there is no image {name!r} in {self.inside.folder}; {hint}")
+        raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")

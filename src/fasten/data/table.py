@@ -8,12 +8,10 @@ must hold numbers.
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,13 +26,13 @@ from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
+from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header
 from fasten.suggest import nearest
 
 T = TypeVar("T")
 
 IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
-DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 LONGEST_LINE = 2**24  # bytes
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
 SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
@@ -110,18 +108,6 @@ def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
         raise ValueError(f"{name} has no column 'label', but {shown}; call the column of the labels so")
 
 
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, with or without a mark before it; else a sentence with the line."""
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path.name}: line {line} is not UTF-8 (byte {content[error.start]:#04x}); save the file as UTF-8"
-        ) from None
-
-
 def _slips(missing: Sequence[str]) -> list[str]:
     """The names that nobody gives to a column of another meaning; `path` and `id` are too short for that."""
     return [column for column in missing if column in ("label", "verified_label", "split", "picked")]
@@ -194,20 +180,19 @@ def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
         line = read_text(path)  # raises, with the line
     if not line.strip() or "\0" in line:
         raise ValueError(f"{path.name}: the first line is empty or not text; it must name the columns, as path,label")
-    split = {mark: [cell.strip() for cell in next(csv.reader([line], delimiter=mark))] for mark in DELIMITERS}
-    mark = max(split, key=lambda mark: (len(set(split[mark]) & set(KNOWN)), len(split[mark])))
-    if len(split[mark]) == 1 and labelled and split[mark][0] not in KNOWN:
+    names, mark = split_header(line, KNOWN)
+    if len(names) == 1 and labelled and names[0] not in KNOWN:
         raise ValueError(
             f"{path.name}: the first line {line[:80]!r} is all one column; put a comma, a semicolon, a tab or | "
             "between columns"
         )
-    return split[mark], mark
+    return names, mark
 
 
 def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequence[str], error: Exception) -> str:
     """What is wrong with a CSV file that could not be read, found line by line."""
     numeric = [(place, name) for place, name in enumerate(names) if name in wanted and name not in KNOWN]
-    for line, cells in _lines(path, delimiter):
+    for line, cells in lines_below(path, delimiter):
         where = f"{path.name}: line {line}"
         if cells and len(cells) != len(names):
             mark = DELIMITERS[delimiter]
@@ -221,25 +206,12 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequenc
     return f"{path.name} cannot be read as CSV ({' '.join(str(error).split())[:200]})"
 
 
-def _lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines after the first with their numbers; ValueError where a quote is not closed."""
-    lines = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
-    start = 1
-    try:
-        for cells in lines:
-            if start > 1:
-                yield start, cells
-            start = lines.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{path.name}: line {start}: a quote is opened there and not closed ({error})") from None
-
-
 def _check_quotes(path: Path, delimiter: str) -> None:
     """A quote that is opened and not closed would swallow the rest of the file."""
     with open(path, "rb") as file:
         quotes = sum(block.count(b'"') for block in iter(lambda: file.read(LONGEST_LINE), b""))
     if quotes % 2:
-        for _ in _lines(path, delimiter):
+        for _ in lines_below(path, delimiter):
             pass
 
 

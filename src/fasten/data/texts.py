@@ -1,0 +1,54 @@
+"""Text files in UTF-8, and the lines of those that hold a list or a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, with or without a mark before it; else a sentence with the line."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path.name}: line {line} is not UTF-8 (byte {content[error.start]:#04x}); save the file as UTF-8"
+        ) from None
+
+
+def split_header(line: str, known: Collection[str]) -> tuple[list[str], str]:
+    """The names of columns, and what stands between them: the mark that gives most of those that are known.
+
+    >>> split_header("id; label", ["id", "label"])
+    (['id', 'label'], ';')
+    """
+    split = {mark: [cell.strip() for cell in split_line(line, mark)] for mark in DELIMITERS}
+    mark = max(split, key=lambda mark: (len(set(split[mark]) & set(known)), len(split[mark])))
+    return split[mark], mark
+
+
+def split_line(line: str, delimiter: str) -> list[str]:
+    """The cells of a line; all of it is one where Python's reader takes none so long, as with a wrong delimiter."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return [line]
+
+
+def lines_below(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines after the first with their numbers; ValueError where a quote is not closed."""
+    lines = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for cells in lines:
+            if start > 1:
+                yield start, cells
+            start = lines.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path.name}: line {start}: a quote is opened there and not closed ({error})") from None
