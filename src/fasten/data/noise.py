@@ -24,7 +24,7 @@ Matrix = NDArray[np.float64]
 Flips = Mapping[int, tuple[int, ...]]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ROW_SUM_TOLERANCE = 1e-6  # six printed digits are enough to write a row down
+ROW_SUM_TOLERANCE = 1e-3  # rows typed by hand, or rounded to a few digits as in transition.csv, sum to one only about
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ def _read_matrix(path: Path, num_classes: int) -> Matrix:
 def _read_csv(path: Path, num_classes: int) -> Matrix:
     """Numbers; a line of names above them and a column of names to their left may stand there, as in transition.csv."""
     try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row]
+        with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets put a mark before the text
+            rows = [row for row in csv.reader(file) if row]
         if len(rows) == num_classes + 1:
             rows = rows[1:]
         if all(len(row) == num_classes + 1 for row in rows):
