@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fasten.cells import escaped, unescaped
+from fasten.cells import escaped
 from fasten.files import replaced, write_text
 from fasten.metrics import transition_from_counts
 
@@ -27,9 +27,6 @@ LINES = 65_536  # of labels.csv, made at a time
 
 # A product of probabilities below this has lost its digits to underflow, so it counts as zero.
 VANISHED = float(np.finfo(np.float64).tiny)
-
-# Rows of a matrix typed by hand, or rounded to a few digits, sum to one only about.
-ROW_SUM_TOLERANCE = 1e-3
 
 
 def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int = 5) -> NDArray[np.float64]:
@@ -174,44 +171,6 @@ def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathL
     table = pd.DataFrame(np.asarray(T, np.float64), columns=names)
     table.insert(0, "true", names, allow_duplicates=True)  # a class may be called "true"
     write_text(path, _csv(table))
-
-
-def read_transition(path: str | os.PathLike[str]) -> tuple[NDArray[np.float64], list[str]]:
-    """T, its rows brought to sum to one, and the class names, from a file that `write_transition` or a hand wrote.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "transition.csv"
-    ...     write_transition(np.array([[0.75, 0.25], [0.0, 1.0]]), ["cat", "dog"], path)
-    ...     T, class_names = read_transition(path)
-    >>> T.tolist(), class_names
-    ([[0.75, 0.25], [0.0, 1.0]], ['cat', 'dog'])
-    """
-    with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets put a mark before the text
-        lines = [line for line in csv.reader(file) if line]
-    names = lines[0][1:] if lines else []
-    if not names or [line[0] for line in lines[1:]] != names or any(len(line) != len(lines[0]) for line in lines):
-        raise ValueError(
-            f"{path} is not a transition matrix: expected a header with the given classes, then one line per true "
-            f"class in the same order, each with its name and {len(names)} numbers; got {max(len(lines) - 1, 0)} lines"
-        )
-    return _checked_rows(path, names, [line[1:] for line in lines[1:]]), [unescaped(name) for name in names]
-
-
-def _checked_rows(path: str | os.PathLike[str], names: list[str], cells: list[list[str]]) -> NDArray[np.float64]:
-    try:
-        T = np.array(cells, dtype=np.float64)
-    except ValueError as error:
-        raise ValueError(f"{path} holds a cell that is not a number ({error}); write 25% as 0.25") from None
-    sums = T.sum(1)
-    good = (T >= 0).all(1) & (np.abs(sums - 1) <= ROW_SUM_TOLERANCE)
-    if not good.all():
-        row = int(np.argmin(good))
-        raise ValueError(
-            f"row {names[row]!r} of {path} must hold probabilities that sum to 1, got {T[row].tolist()} with sum "
-            f"{sums[row]:.6g}; each row is one true class"
-        )
-    return np.asarray(T / sums[:, None])
 
 
 def _expected_counts(probs: Floats, given: Ints, likelihood: Floats) -> NDArray[np.float64]:

@@ -60,12 +60,10 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """Noisy labels and what is known of how they came about."""
+    """Noisy labels, and the T that they were drawn by."""
 
     labels: Labels  # (n,)
-    transition: Matrix  # (N, N) the T they were drawn by
-    empirical: Matrix  # (N, N) T as counted from these labels; the identity's row for a class without rows
-    rate: float  # the share that is really wrong
+    transition: Matrix  # (N, N)
 
 
 def parse_noise(text: str) -> Noise:
@@ -109,8 +107,8 @@ def corrupt(
     """Make true labels noisy.
 
     >>> noisy = corrupt(np.arange(10) % 5, parse_noise("pair:0.4"), 5, np.random.default_rng(0))
-    >>> noisy.rate, int((noisy.labels != np.arange(10) % 5).sum())
-    (0.4, 4)
+    >>> int((noisy.labels != np.arange(10) % 5).sum())
+    4
     """
     if len(truth) and not 0 <= truth.min() <= truth.max() < num_classes:
         raise ValueError(
@@ -124,8 +122,7 @@ def corrupt(
     elif noise.rate is not None:
         touched = rng.choice(len(truth), size=math.floor(noise.rate * len(truth)), replace=False)
         labels[touched] = _draw(labels[touched], _targets(noise.kind, num_classes, flips), rng)
-    rate = float((labels != truth).mean()) if len(truth) else 0.0
-    return Corrupted(labels, transition, _count(truth, labels, num_classes), rate)
+    return Corrupted(labels, transition)
 
 
 def _draw(labels: Labels, rows: Matrix, rng: np.random.Generator) -> Labels:
@@ -135,12 +132,6 @@ def _draw(labels: Labels, rows: Matrix, rng: np.random.Generator) -> Labels:
         mine = np.flatnonzero(labels == c)
         drawn[mine] = rng.choice(len(rows), size=len(mine), p=rows[c])
     return drawn
-
-
-def _count(truth: Labels, labels: Labels, num_classes: int) -> Matrix:
-    pairs = np.bincount(truth * num_classes + labels, minlength=num_classes**2).reshape(num_classes, num_classes)
-    totals = pairs.sum(1, keepdims=True)
-    return np.where(totals > 0, pairs / np.maximum(totals, 1), np.eye(num_classes))
 
 
 def _targets(kind: Kind, num_classes: int, flips: Flips | None) -> Matrix:
