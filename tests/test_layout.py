@@ -174,3 +174,10 @@ def test_randomness_is_passed_and_never_global(name):
     assert "np.random.seed" not in text
     seeds = text.count("torch.manual_seed")
     assert seeds == text.count("fork_rng"), "weights are initialised from torch's own generator: inside fork_rng"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_doubles_are_made_on_the_host(name):
+    """Apple's GPUs have none."""
+    made = [p for p in ast.walk(tree(name)) if isinstance(p, ast.Attribute) and p.attr == "double"]
+    assert [calls(part.value) & {"cpu"} for part in made] == [{"cpu"}] * len(made)

@@ -45,7 +45,8 @@ class Update:
     def __init__(self, stage: Stage, loader: Loader, device: torch.device) -> None:
         self.stage, self.loader = stage, loader
         self.parts = {part: [p for p in part.parameters() if p.requires_grad] for part in stage.optim}
-        precise = torch.float32 if device.type == "cuda" else torch.float64  # fused steps on a GPU read a float32 rate
+        # Fused steps on an NVIDIA GPU read a float32 rate, and Apple's have no float64 at all.
+        precise = torch.float64 if device.type == "cpu" else torch.float32
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
         self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: _velocities(optimizer) for part, optimizer in self.optimizers.items()}

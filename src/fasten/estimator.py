@@ -171,7 +171,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         machine, data = choose_machine(self.device), self._fitted.data
         task = make_test_task(self._new_rows(X), data)
         method = machine.place(self._fitted.method)
-        p = predict(method, make_loader(task, machine, 0), "test").double().cpu().numpy()
+        p = predict(method, make_loader(task, machine, 0), "test").cpu().double().numpy()
         return np.asarray(p / p.sum(1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -35,7 +35,7 @@ class Watch:
         parts = {part: labels for part, labels in self.loader.y.items() if part in ("valid", "test") and len(labels)}
         predicted = {part: predict(method, self.loader, part).argmax(1) for part in parts}
         row: Row = {"valid_accuracy": None, "test_accuracy": None, "predicted_classes": None}
-        row |= {f"{part}_accuracy": float((predicted[part] == y).double().mean()) for part, y in parts.items()}
+        row |= {f"{part}_accuracy": int((predicted[part] == y).sum()) / len(y) for part, y in parts.items()}
         if len(parts):
             row["predicted_classes"] = int((torch.cat(list(predicted.values())).bincount() > 0).sum())
         labels, T = self._labels(method)
@@ -63,7 +63,7 @@ class Watch:
         """T̂ of every update of the epoch, against the T of the labels as they are now."""
         if "transition" not in history:
             return {}
-        T_hat = history["transition"].double().cpu().numpy()  # (U, N, N)
+        T_hat = history["transition"].cpu().double().numpy()  # (U, N, N)
         mean = T_hat.mean(0)
         found: Row = {
             "t_diagonal": metrics.mean_diagonal(mean),
@@ -109,7 +109,7 @@ def evaluate(
 
     With `store`, the probabilities go to that file as they come and are read from it: they need no memory.
     """
-    test = predict(method, loader, "test").double().cpu().numpy()
+    test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
     known = audited_known(task)
     found = find(probs, known, task.num_classes, min_precision, seed)
@@ -168,7 +168,7 @@ def _own_suspicion(method: nn.Module, task: Task) -> dict[str, NDArray[np.float6
 def _table(method: nn.Module, name: str) -> NDArray[np.float64] | None:
     """A buffer of a method with a row for each noisy row, as it was at the selected epoch."""
     buffer = getattr(method, name, None)
-    return buffer.double().cpu().numpy() if isinstance(buffer, Tensor) else None
+    return buffer.cpu().double().numpy() if isinstance(buffer, Tensor) else None
 
 
 def _compare(T: NDArray[np.float64], true: NDArray[np.float64] | None) -> dict[str, Any]:
@@ -188,5 +188,5 @@ def _clean_set_estimate(method: nn.Module, loader: Loader) -> list[list[float]] 
     net.eval()
     with torch.compiler.set_stance("force_eager"):
         probs = torch.cat([net(x)[1].softmax(1) for x in loader.chunks("clean", 1000)])
-    T: list[list[float]] = estimate_transition(probs, loader.y["clean"], loader.num_classes).double().tolist()
+    T: list[list[float]] = estimate_transition(probs, loader.y["clean"], loader.num_classes).cpu().double().tolist()
     return T
