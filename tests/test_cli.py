@@ -369,8 +369,9 @@ def test_a_record_of_another_version_is_refused(copy, capsys):
 
 def test_a_record_that_does_not_say_how_it_was_run_cannot_be_resumed(copy, capsys):
     change_record(copy, "result", null=True)
-    change_record(copy, "environment", how=None)
-    refuse("resume run", capsys, "record.json does not say how")
+    for how in (None, {"device": "cpu"}):
+        change_record(copy, "environment", how=how)
+        refuse("resume run", capsys, "record.json does not say how")
 
 
 def test_weights_that_are_missing_or_damaged_are_refused(copy, capsys):
@@ -526,8 +527,10 @@ def test_data_that_moved_are_found_again(folder, capsys, monkeypatch):
     Path("old").rename("new")
     refuse("resume run --json", capsys, "no rows in old", "--root")
     answer("resume run --root new", capsys)
-    refuse("evaluate run moved", capsys, "no rows in old")
-    answer("evaluate run moved --root new", capsys)
+    answer("evaluate run moved", capsys)
+    Path("new").rename("newer")
+    refuse("evaluate run moved", capsys, "no rows in new;")
+    answer("evaluate run moved --root newer", capsys)
 
 
 def test_a_run_that_diverges_says_so(folder, capsys):

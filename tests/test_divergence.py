@@ -126,6 +126,21 @@ def test_a_run_that_stopped_can_be_taken_back_later(tmp_path, poisoned):
     assert len(resume(tmp_path, Settings(device="cpu", on_nan="rewind"))["rewinds"]) == 1
 
 
+def test_what_is_asked_of_a_resumed_run_also_holds_the_next_time(tmp_path, poisoned):
+    poisoned(RECIPE.rate / 5)
+    with pytest.raises(ValueError, match="diverged"):
+        train(RUN, tmp_path, EVERY_UPDATE)
+
+    def die(done: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        resume(tmp_path, Settings(on_nan="rewind", checkpoint_every=5.0, on_update=die))
+    how = read_record(tmp_path)["environment"]["how"]
+    assert (how["on_nan"], how["checkpoint_every"], how["device"]) == ("rewind", 5.0, "cpu")
+    assert len(resume(tmp_path)["rewinds"]) == 1
+
+
 def test_what_a_lower_rate_does_not_cure_stops_in_the_end(tmp_path, poisoned):
     """The second time it goes back further, the last checkpoint being finite but perhaps too far gone."""
     poisoned(0.0)

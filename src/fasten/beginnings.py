@@ -71,10 +71,10 @@ def _ranks(recipe: Recipe) -> dict[str, Any]:
     return {} if ranks.world() == 1 else {"ranks": ranks.world(), "batch_norm": norm}
 
 
-def other_ranks(record: Record) -> list[str]:
-    """A sentence where they are not as many as when the run began."""
-    begun = record["environment"].get("ranks", 1)
-    return [] if begun == ranks.world() else [f"begun on {begun} ranks, gone on with {ranks.world()}"]
+def other_machine(record: Record, machine: Machine) -> list[str]:
+    """A sentence where it is not the one on which the run began, of which the record's `environment` tells."""
+    begun = record["environment"].get("device")
+    return [] if begun in (None, machine.name) else [f"begun on {begun}, gone on with {machine.name}"]
 
 
 def check_same(record: Record, task: Task, name: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import check_folder, check_same, new_record, other_ranks
+from fasten.beginnings import check_folder, check_same, new_record, other_machine
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -135,19 +135,27 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
         settings.say(f"{out} is a finished run")
         return record
     run = Run.from_json(record["run"])
-    how = record["environment"].get("how")
-    if how is None:
+    how = (record["environment"].get("how") or {}) | _said(settings)
+    if not {"root", "label_set", "device"} <= how.keys():
         raise ValueError(f"{out / 'record.json'} does not say how it was run; run it again in another folder")
-    root = Path(how["root"]) if settings.place == Place() else settings.place.root
-    place = replace(settings.place, root=root, label_set=how["label_set"])
-    device = how["device"] if settings.device == "auto" else settings.device
-    said = {key: getattr(settings, key) for key in ("checkpoint_every", "on_nan")}
-    kept = {key: how[key] for key in KEPT if key in how} | {k: value for k, value in said.items() if value is not None}
-    settings = replace(settings, place=place, device=device, **kept)
-    record["environment"] |= shared_gpu()
+    place = replace(settings.place, root=Path(how["root"]), label_set=how["label_set"])
+    settings = replace(settings, place=place, device=how["device"], **{key: how[key] for key in KEPT if key in how})
+    environment = record["environment"] | {"how": how} | shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
     check_same(record, task, run.dataset)
+    if environment != record["environment"]:  # what is said now also holds the next time
+        record["environment"] = environment
+        if ranks.rank() == 0:
+            write_record(out, record)
     return _Session(run, task, out, settings, record).go(began)
+
+
+def _said(settings: Settings) -> dict[str, Any]:
+    """What is asked of a run that goes on, where it is not left as it was."""
+    said = {"checkpoint_every": settings.checkpoint_every, "on_nan": settings.on_nan}
+    said |= {"device": None if settings.device == "auto" else settings.device}
+    said |= {"root": None if settings.place == Place() else os.fspath(settings.place.root)}
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _read_record(out: Path, settings: Settings) -> Record:
@@ -202,14 +210,15 @@ class _Session:
             self.fit.restore(meta["progress"], tensors)
             self.record = {**meta["record"], "environment": self.record["environment"]}
             lines = meta["log"]
-            for sentence in [*damaged, *other_ranks(self.record)]:
+            for sentence in [*damaged, *other_machine(self.record, self.machine)]:
                 self._note(sentence)
         if not ranks.same(self.fit.progress.done):
             raise OSError(f"the ranks see different checkpoints in {self.out}; put it on a disk that they share")
         return Log(self.out / "log.jsonl", lines) if ranks.rank() == 0 else None
 
     def _note(self, sentence: str) -> None:
-        self.record["notes"].append(sentence)
+        if sentence not in self.record["notes"]:
+            self.record["notes"].append(sentence)
         self.settings.say(sentence)
 
     def go(self, began: float) -> Record:
