@@ -374,6 +374,11 @@ def test_a_record_that_does_not_say_how_it_was_run_cannot_be_resumed(copy, capsy
         refuse("resume run", capsys, "record.json does not say how")
 
 
+def test_a_record_that_does_not_say_how_it_was_run_can_be_evaluated(copy, capsys):
+    change_record(copy, "environment", how=None)
+    answer("evaluate run digits", capsys)
+
+
 def test_weights_that_are_missing_or_damaged_are_refused(copy, capsys):
     path, whole = copy / "model.safetensors", (copy / "model.safetensors").read_bytes()
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])

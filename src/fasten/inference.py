@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from fasten import metrics
 from fasten.cells import escaped
-from fasten.data.images import ImageFiles
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
 from fasten.data.task import Labels, Task
@@ -64,7 +63,7 @@ def load_test_task(
     if is_own(data):
         seen = os.path.realpath(data) == os.path.realpath(record["run"]["dataset"])
         return _labelled_task(read_new_rows(record, data, max_bad), record, seen)
-    how = record["environment"].get("how", {}) if data == record["run"].get("dataset") else {}
+    how = (record["environment"].get("how") or {}) if data == record["run"].get("dataset") else {}
     found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
     place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
     run = Run.from_json(record["run"])
@@ -243,7 +242,7 @@ def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabili
 
     Columns: `id`, `predicted`, `p` (the probability of that class), and of each class, where asked for, `p_NAME`.
     """
-    ids, names = ids_of_test_rows(task), task.class_names
+    ids, names = task.ids_of(task.split.test), task.class_names
     odd = any("\r" in str(text) for text in (*ids, *names))  # Python before 3.13 would leave it unquoted
     how: Any = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
     how["quoting"] = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
@@ -260,18 +259,10 @@ def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabili
 
 
 def _predicted(
-    ids: Sequence[Any], names: Sequence[str], probs: NDArray[np.float32], probabilities: bool
+    ids: Sequence[Any] | Labels, names: Sequence[str], probs: NDArray[np.float32], probabilities: bool
 ) -> pd.DataFrame:
     best = pd.Index([escaped(name) for name in names]).take(probs.argmax(1))
     table = pd.DataFrame({"id": [escaped(name) for name in ids], "predicted": best, "p": probs.max(1)})
     if not probabilities:
         return table
     return pd.concat([table, pd.DataFrame(probs, columns=[f"p_{name}" for name in names])], axis=1)
-
-
-def ids_of_test_rows(task: Task) -> Sequence[Any]:
-    """What the test rows are called: by their own ids, an image by its file, else by the row in the data set."""
-    rows = task.split.test
-    if task.known is not None:
-        return task.known.take(rows).ids
-    return [task.x.keys[row] for row in rows.tolist()] if isinstance(task.x, ImageFiles) else rows.tolist()
