@@ -300,6 +300,19 @@ def test_a_module_of_ones_own_is_given_again_to_load(tmp_path):
         FasTENClassifier.load(tmp_path / "clf", net=nn.Linear(5, 7))
 
 
+def test_a_network_that_uses_weights_twice_can_be_saved(tmp_path):
+    def tied():
+        net = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+        net[2].weight = net[0].weight
+        return net
+
+    x, _, given, verified = make_data(60)
+    clf = FasTENClassifier(net=tied(), epochs=2).fit(x, given, y_verified=verified)
+    clf.save(tmp_path / "clf")
+    loaded = FasTENClassifier.load(tmp_path / "clf", net=tied())
+    np.testing.assert_array_equal(loaded.predict_proba(x), clf.predict_proba(x))
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "text", "other"])
 def test_a_damaged_file_is_refused(fitted, tmp_path, damage):
     clf, _ = fitted

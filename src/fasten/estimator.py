@@ -42,7 +42,7 @@ from fasten.notes import coverage_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
 from fasten.records import Run
-from fasten.training import build_method, make_loader, plan_of
+from fasten.training import build_method, make_loader, plan_of, weights_and_tables
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -185,7 +185,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table = BytesIO()
         named = _renamed(self.label_issues_, self.classes_.tolist(), self._fitted.data["class_names"])
         named.to_parquet(table, index=False)
-        tensors = {f"method.{name}": tensor for name, tensor in _weights(self._fitted.method).items()}
+        tensors = {f"method.{name}": tensor for name, tensor in weights_and_tables(self._fitted.method)[0].items()}
         tensors["label_issues"] = torch.frombuffer(bytearray(table.getvalue()), dtype=torch.uint8)
         tensors["transition_matrix"] = torch.from_numpy(self.transition_matrix_)
         write_tensors(Path(path), tensors, json.dumps(self._described(), default=_plain))
@@ -303,7 +303,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             missing, unexpected = method.load_state_dict(weights, strict=False)
         except RuntimeError:
             missing, unexpected = [], ["other shapes"]
-        if unexpected or set(missing) & _weights(method).keys():
+        if unexpected or set(missing) & weights_and_tables(method)[0].keys():
             raise ValueError(
                 f"{path} does not hold the weights of this network; give `load` the one it was trained with"
             )
@@ -347,12 +347,6 @@ def _renamed(table: pd.DataFrame, before: Sequence[Any], after: Sequence[Any]) -
     names = dict(zip(before, after, strict=True))
     columns = [name for name in LABEL_COLUMNS if name in table]
     return table.assign(**{name: [names.get(value, value) for value in table[name]] for name in columns})
-
-
-def _weights(method: nn.Module) -> dict[str, Tensor]:
-    """What prediction needs: the tensors of a method's children, not what it remembers of its rows."""
-    children = tuple(f"{name}." for name, _ in method.named_children())
-    return {n: t.cpu().contiguous() for n, t in method.state_dict().items() if n.startswith(children)}
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -368,7 +368,7 @@ class _Session:
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")
         audit.write_transition(found.transition, names, self.out / "transition.csv")
-        children, tables = _weights_and_tables(self.method)
+        children, tables = weights_and_tables(self.method)
         weights = safetensors.torch.save(children)
         self.record["result"]["model_sha256"] = hashlib.sha256(weights).hexdigest()
         write_bytes(self.out / "model.safetensors", weights)
@@ -380,10 +380,10 @@ class _Session:
         write_record(self.out, self.record)
 
 
-def _weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What prediction needs, the children's tensors; and what the method itself remembers: labels, weights, T."""
     children = tuple(f"{name}." for name, _ in method.named_children())
-    # Copies, since the file format refuses what a network uses twice.
+    # Copies, since the file format refuses a tensor under two names, as of weights that a network uses twice.
     state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
     weights = {name for name in state if name.startswith(children)}
     return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
