@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from PIL import Image
@@ -188,15 +190,22 @@ def test_a_test_row_with_a_verdict_gets_its_verdict(folder):
     assert read_rows("new.csv", Own()).given == ("x", "y", "y", "y")
 
 
-def test_formulas_in_columns_that_nobody_reads_are_marked_too(folder):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("list.csv", pa.string()),
+        *(("list.parquet", kind) for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))),
+    ],
+)
+def test_formulas_in_columns_that_nobody_reads_are_marked_too(folder, name, kind):
     (folder / "img").mkdir()
-    lines = ["path,label,note"]
-    for row in range(4):
-        Image.fromarray(np.full((4, 4), 60 * row, np.uint8)).save(folder / f"img/{row}.png")
-        lines.append(f"img/{row}.png,{'ab'[row % 2]},=cmd|{row}")
-    (folder / "list.csv").write_text("\n".join(lines) + "\n")
     ids = [f"img/{row}.png" for row in range(4)]
-    make_run(folder / "run", "list.csv", ids, list("abab"), list("abaa"), ["a", "b"])
+    for row, path in enumerate(ids):
+        Image.fromarray(np.full((4, 4), 60 * row, np.uint8)).save(folder / path)
+    notes = pa.array([f"=cmd|{row}" for row in range(4)]).cast(kind)
+    table = pa.table({"path": ids, "label": list("abab"), "note": notes})
+    (pa.csv.write_csv if name == "list.csv" else pa.parquet.write_table)(table, folder / name)
+    make_run(folder / "run", name, ids, list("abab"), list("abaa"), ["a", "b"])
     found = read_audit(folder / "run")
     write_table(found, find_originals(found), "csv", folder / "new.csv")
     assert "'=cmd|2" in (folder / "new.csv").read_text()

@@ -173,10 +173,16 @@ def _with_marks(table: pa.Table) -> pa.Table:
     for place, name in enumerate(table.column_names):
         if pa.types.is_nested(table[name].type):
             raise ValueError(f"the column {name!r} holds lists, which CSV cannot; use --export parquet")
-        if pa.types.is_string(table[name].type) and (name in KNOWN or not _numeric(table[name])):
+        if _is_text(table[name].type) and (name in KNOWN or not _numeric(table[name])):
             marked = [escaped(cell) for cell in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(marked, pa.string()))
     return table
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """In any of the ways in which a Parquet file may hold it."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _numeric(column: Any) -> bool:
