@@ -23,6 +23,7 @@ from fasten.records import Record, Run
 from fasten.report import read_gallery
 from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
 from fasten.report.paper import Outcome, text_table
+from fasten.report.values import setting
 from fasten.reproduce import Made
 from fasten.speed import in_words, measured
 from fasten.wanted import Plan, settings_of
@@ -185,7 +186,7 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
     for method in methods:
         needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"]}
         named = " and ".join(name for name, needed in needs.items() if needed) or "nothing but the noisy rows"
-        options = ", ".join(f"{key}={_setting(value)}" for key, value in method["defaults"].items())
+        options = ", ".join(f"{key}={setting(value)}" for key, value in method["defaults"].items())
         lines = [method["about"], f"{method['family']}; needs {named}", f"--set {options}" if options else ""]
         rows.append([method["name"], "\n".join(line for line in lines if line)])
     show_table(["method", "what it does, what it needs, what can be set"], rows)
@@ -290,11 +291,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _setting(value: Any) -> str:
-    """As `--set` takes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _percent(value: float | None) -> str:

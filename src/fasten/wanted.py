@@ -17,6 +17,7 @@ from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
 from fasten.records import Run, read_record
 from fasten.report.outcomes import paper_name
+from fasten.report.values import setting
 from fasten.speed import measured
 from fasten.suggest import nearest
 
@@ -138,14 +139,7 @@ def settings_of(run: Run) -> list[str]:
     found = {**run.options, **{k: v for k, v in asdict(run.recipe).items() if v != getattr(usual, k)}}
     if run.clean is not None:
         found["clean"] = run.clean
-    return [f"{name}={_told(value)}" for name, value in found.items()]
-
-
-def _told(value: Any) -> str:
-    """As `--set` takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return [f"{name}={setting(value)}" for name, value in found.items()]
 
 
 def make_plan(request: Request, out: Path) -> Plan:

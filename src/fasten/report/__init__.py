@@ -32,6 +32,7 @@ from fasten.report.values import (
     matrix,
     number,
     or_unknown,
+    setting,
     standard_error,
     text,
 )
@@ -274,12 +275,5 @@ def _command(run: Record, how: Record) -> str | None:
     for key, value in flags.items():
         words += [] if value is None else [f"--{key}", str(value)]
     for key, value in {**mapping(run, "options"), **recipe}.items():
-        words += ["--set", f"{key}={_setting(value)}"]
+        words += ["--set", f"{key}={setting(value)}"]
     return shlex.join([*words, "--out", "rerun"])
-
-
-def _setting(value: Any) -> str:
-    """A value as the command line reads it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_setting, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fasten.report.charts import Dot, dot_plot, percent
+from fasten.report.values import setting
 
 Summary = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -55,8 +56,8 @@ def headline(summary: Summary) -> str:
     'digits, noise none, seeds 0, 1'
     """
     what = summary["comparison"]
-    settings = [f"{key}={_setting(value)}" for key, value in what["settings"].items()]
-    settings += [f"{m}.{key}={_setting(v)}" for m, own in what["options"].items() for key, v in own.items()]
+    settings = [f"{key}={setting(value)}" for key, value in what["settings"].items()]
+    settings += [f"{m}.{key}={setting(v)}" for m, own in what["options"].items() for key, v in own.items()]
     epochs = [] if what["epochs"] is None else [f"{what['epochs']} epochs"]
     seeds = f"seed{'s' if len(what['seeds']) > 1 else ''} {', '.join(map(str, what['seeds']))}"
     return ", ".join([what["dataset"], f"noise {what['noise']}", *epochs, *settings, seeds])
@@ -155,10 +156,3 @@ def _p(value: float | None) -> str:
     if value is None:
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _setting(value: Any) -> str:
-    """A value as the command line reads it."""
-    if isinstance(value, list):
-        return ",".join(map(_setting, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

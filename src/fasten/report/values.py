@@ -89,6 +89,17 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
+def setting(value: Any) -> str:
+    """A value as `--set` takes it.
+
+    >>> setting((5, 6)), setting(None), setting(True), setting(0.5)
+    ('5,6', 'none', 'true', '0.5')
+    """
+    if isinstance(value, list | tuple):
+        return ",".join(map(setting, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def standard_error(share: float | None, rows: float | None) -> float | None:
     """That of a share counted on so many rows."""
     return math.sqrt(max(share * (1 - share), 0.0) / rows) if share is not None and rows else None
