@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from fasten.contract import Recipe
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Measure
+from fasten.methods import METHODS
 from fasten.records import Run
+from fasten.report.names import paper_name
 from fasten.report.paper import csv_text, digest, draw, drawing, latex, markdown, outcome_of, text_table
 from fasten.report.paper_figures import fill, panels
 
@@ -280,3 +282,9 @@ def test_drawings_are_the_same_bytes_each_time_and_name_their_data(tmp_path):
     assert width > height / 2
     assert digest(found) != digest(outcome_of(FIGURE, RECORDS[1:], ratios={"fasten": 1.0, "l2rw": 2.1}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.png", "figure.svg"]
+
+
+def test_every_method_has_a_name_as_papers_write_it():
+    names = {paper_name(method) for method in METHODS}
+    assert len(names) == len(METHODS)
+    assert not names & METHODS.keys()

@@ -16,7 +16,7 @@ from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
 from fasten.records import Run, read_record
-from fasten.report.outcomes import paper_name
+from fasten.report.names import paper_name
 from fasten.report.values import setting
 from fasten.speed import measured
 from fasten.suggest import nearest

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fasten.files import write_bytes
-from fasten.report.outcomes import Line, Outcome, Result, paper_name
+from fasten.report.names import paper_name
+from fasten.report.outcomes import Line, Outcome, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 from fasten.cells import escaped
 from fasten.experiments.spec import Measure, key
-from fasten.report.outcomes import Line, Outcome, Points, Result, paper_name
+from fasten.report.names import paper_name
+from fasten.report.outcomes import Line, Outcome, Points, Result
 
 Entry = tuple[str, ...]  # the lines of a cell
 T = TypeVar("T")

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fasten.report.charts import percent
+from fasten.report.names import paper_name
 from fasten.report.values import Record, count, mapping, number, standard_error
 
 AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
-METHOD_NAMES = (
-    *("AugDesc", "CausalNL", "Clean-only", "Cross-entropy", "Deep kNN", "DivideMix", "FasTEN", "FasTEN no LC"),
-    *("FasTEN oracle", "Forward", "GLC", "GLC oracle", "IF", "L2RW", "MLaC", "MLoC", "MSLC", "MW-Net"),
-    *("Naive oversampling", "T-Revision", "VolMinNet"),
-)
 
 
 @dataclass(frozen=True)
@@ -27,9 +23,8 @@ class Verdict:
 
 
 def method_name(run: Record) -> str:
-    """The method's name as it is written in papers, which the command line has in small letters and with hyphens."""
-    name = str(run.get("method") or "A run")
-    return {known.lower().replace(" ", "-"): known for known in METHOD_NAMES}.get(name, name)
+    """As papers write it."""
+    return paper_name(str(run.get("method") or "A run"))
 
 
 def _gain(ours: float, alone: float, rows: float | None) -> int:
