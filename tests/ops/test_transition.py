@@ -79,3 +79,8 @@ def test_rows_of_weight_zero_do_not_count():
 def test_a_forbidden_label_costs_a_bounded_loss():
     loss = corrected_nll(torch.tensor([[1.0, 0.0]]), torch.eye(2), torch.tensor([1]))
     assert loss.item() == pytest.approx(16.118, abs=1e-3)
+
+
+def test_a_label_is_corrected_from_the_threshold_on():
+    probs, given = torch.tensor([[0.25, 0.75], [0.2500001, 0.7499999]]), torch.tensor([0, 0])
+    assert correct_labels(probs, given, threshold=0.75).tolist() == [1, 0]
