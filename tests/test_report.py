@@ -298,7 +298,7 @@ def test_names_from_data_are_escaped_everywhere() -> None:
     record["notes"] = [EVIL]
     for epoch, stage in zip(record["epochs"], ["a", EVIL, EVIL, "b"], strict=True):
         epoch["stage"] = stage
-    html = render(record, log_note=EVIL)
+    html = render(record)
     assert "alert('x" not in html
     assert html.count("<script>") == 1
     assert Page(html).tags.count("script") == 1
@@ -358,8 +358,8 @@ def test_training_on_the_clean_rows_is_not_compared_with_itself() -> None:
 
 def test_notes_are_shown_and_announced_at_the_top() -> None:
     record = example_record(num_epochs=2)
-    record["notes"] = ["no clean rows in cat"]
-    text = Page(render(record, log_note="the log ends early")).text
+    record["notes"] = ["no clean rows in cat", "the log ends early"]
+    text = Page(render(record)).text
     assert text.index("2 notes on this run") < text.index("no clean rows in cat") < text.index("the log ends early")
 
 

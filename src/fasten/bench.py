@@ -18,7 +18,6 @@ from fasten.datasets import Dataset, make_task
 from fasten.engine import Fit
 from fasten.loader import Loader
 from fasten.machine import Kernels, Machine
-from fasten.methods import METHODS
 from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
 from fasten.suggest import nearest
@@ -174,8 +173,3 @@ def with_kernels(machine: Machine, name: str) -> Machine:
         return machine
     wanted = parse("kernels", name, Kernels)
     return replace(machine, kernels=wanted if machine.device.type == "cuda" else "plain")
-
-
-def known_methods(names: str) -> list[str]:
-    """`all`, or a list with commas."""
-    return list(METHODS) if names == "all" else [name.strip() for name in names.split(",") if name.strip()]

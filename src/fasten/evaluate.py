@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fasten import metrics
 from fasten.data.task import Known, Task
 from fasten.engine import Row, predict, predictions
-from fasten.evidence import Evidence
 from fasten.findings import Findings, find
 from fasten.loader import Loader
 from fasten.nets import TwoHead
@@ -90,11 +89,6 @@ class Evaluation:
     def transition(self) -> NDArray[np.float64]:
         """T of the given labels."""
         return self.findings.transition
-
-    @property
-    def evidence(self) -> Evidence | None:
-        """What randomly verified rows say."""
-        return self.findings.evidence
 
 
 def evaluate(

@@ -48,12 +48,6 @@ class TransitionEvidence:
         return int(self.counts.sum())
 
     @property
-    def prior_share(self) -> NDArray[np.float64]:
-        """How much of each row of the mean is the prior's: near 1 where a class has few rows for its many cells."""
-        prior = PRIOR_COUNT * len(self.counts)
-        return np.asarray(prior / (prior + self.counts.sum(1)))
-
-    @property
     def doubt(self) -> NDArray[np.float64]:
         """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
         size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
@@ -143,7 +137,7 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
 def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
     """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
 
-    The marginals are beta distributions. With many classes and few rows the prior is most of the mean: `prior_share`.
+    The marginals are beta distributions. With many classes and few rows the prior is most of the mean.
 
     >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
     >>> found.mean.tolist(), found.low.round(3).tolist()

@@ -28,7 +28,7 @@ FORMS: dict[type, tuple[str, ...]] = {
         *("run", "run.options", "run.recipe", "run.own", "environment", "environment.how", "data", "epochs.*"),
         *("evaluation", "evaluation.relabel", "evaluation.relabel_corrected", "evaluation.detection"),
         *("evaluation.detection.*", "evaluation.transition", "references", "references.*", "result"),
-        *("evaluation.evidence", "evaluation.evidence.precision", "evaluation.evidence.calibration"),
+        *("evaluation.evidence", "evaluation.evidence.corrections.precision", "evaluation.evidence.calibration"),
         *("evaluation.evidence.calibration.before", "evaluation.evidence.calibration.after"),
         *("evaluation.evidence.corrections", "evaluation.evidence.threshold", "evaluation.evidence.dependence"),
     ),

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from fasten import console
 from fasten.arguments import Device, Json, name, number, text
 from fasten.bench import bench as time_methods
-from fasten.bench import image_task, known_methods, run_ratios, with_kernels
+from fasten.bench import image_task, run_ratios, with_kernels
+from fasten.compare import read_methods
 from fasten.contract import Recipe
 from fasten.datasets import DATASETS
 from fasten.machine import choose_machine
@@ -85,11 +86,7 @@ def bench(
     machine = with_kernels(choose_machine(device), kernels)
     on_gpu = machine.device.type == "cuda"
     recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)
-    wanted = known_methods(names)
-    if not wanted:
-        raise ValueError(f"--methods takes names with commas between them, got {names!r}; `fasten methods` lists them")
-    for known in wanted:
-        find_method(known)
+    wanted = read_methods(names)
     task = image_task(size or (32 if on_gpu else 8))
     lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, settings or ())
     if as_json:

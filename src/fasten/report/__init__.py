@@ -112,8 +112,8 @@ def write_report(record: Record, path: str | os.PathLike[str], gallery: Record |
     write_text(path, render(record, gallery))
 
 
-def render(record: Record, gallery: Record | None = None, *, log_note: str | None = None) -> str:
-    """The page of one run as HTML text; log_note is shown with the notes of the run.
+def render(record: Record, gallery: Record | None = None) -> str:
+    """The page of one run as HTML text.
 
     >>> "This run has not finished" in render({"schema": 1, "result": None})
     True
@@ -127,7 +127,6 @@ def render(record: Record, gallery: Record | None = None, *, log_note: str | Non
     names = _class_names(part["data"].get("class_names"), size)
     trust = trust_of(part["evaluation"], part["data"], names)
     shown = shown_gallery(gallery or {})
-    notes = [str(note) for note in record.get("notes") or () if note is not None]
     error = standard_error(number(part["result"], "test_accuracy"), number(part["data"], "rows_test"))
     template = _environment().get_template("page.html")
     return template.render(
@@ -150,7 +149,7 @@ def render(record: Record, gallery: Record | None = None, *, log_note: str | Non
         num_classes=size,
         pairs=_pairs(matrices["given"], matrices["true"], names) if trust is None or not trust.pairs else [],
         command=_command(part["run"], mapping(part["environment"], "how")),
-        notes=notes if log_note is None else [*notes, log_note],
+        notes=[str(note) for note in record.get("notes") or () if note is not None],
     )
 
 
