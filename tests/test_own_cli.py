@@ -217,9 +217,15 @@ def test_data_that_changed_meanwhile_are_not_resumed(here, capsys):
     answer(f"train emb.npz {FAST} --out run", capsys)
     record = json.loads((here / "run" / "record.json").read_text())
     (here / "run" / "record.json").write_text(json.dumps(record | {"result": None}))
+    with np.load("emb.npz") as arrays:
+        before = dict(arrays)
     x, given, _ = make_blobs(500)
-    np.savez("emb.npz", x=x, labels=given)
-    refuse("resume run --device cpu", capsys, "emb.npz", "no longer what the run was started on")
+    other = {**before, "labels": before["labels"][::-1]}  # as many rows of each kind, and of each class
+    for arrays in ({"x": x, "labels": given}, other):
+        np.savez("emb.npz", **arrays)
+        refuse("resume run --device cpu", capsys, "emb.npz", "no longer what the run was started on")
+    np.savez("emb.npz", **before)
+    answer("resume run --device cpu", capsys)
 
 
 def test_methods_are_compared_on_own_data_which_are_read_once(here, capsys, monkeypatch):

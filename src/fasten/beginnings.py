@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,18 @@ def _own_data(task: Task) -> dict[str, Any]:
         return {}
     values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
     counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
-    return values | {"feature_names": list(task.feature_names)} | counts
+    return values | {"feature_names": list(task.feature_names)} | counts | _digest(task)
+
+
+def _digest(task: Task) -> dict[str, str]:
+    """Of which rows a user's own data have, what is known of them, and how they are split."""
+    known = task.known
+    if known is None:
+        return {}
+    digest = hashlib.sha256("\0".join(known.ids).encode("utf-8", "surrogatepass"))
+    for rows in (known.given, known.verified, known.held, *vars(task.split).values()):
+        digest.update(rows.tobytes())
+    return {"rows_sha256": digest.hexdigest()}
 
 
 def _described(machine: Machine) -> dict[str, Any]:
@@ -79,6 +91,6 @@ def other_machine(record: Record, machine: Machine) -> list[str]:
 
 def check_same(record: Record, task: Task, name: str) -> None:
     """A checkpoint fits the rows that it was made of, and a user's own data may have changed meanwhile."""
-    now = _sizes(task) | {"class_names": list(task.class_names)}
+    now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task)
     if any(record["data"].get(key, value) != value for key, value in now.items()):
         raise ValueError(f"{name} is no longer what the run was started on; bring it back, or begin anew elsewhere")
