@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fasten import evidence
+from fasten.calibration import calibrated_unseen
 from fasten.corrections import threshold_for
 from fasten.evidence import counted_posterior, gather, hold_back, instance_dependence, verify_next
 from reference.metrics import ref_posterior
@@ -252,6 +253,17 @@ def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_on
     expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], 0.6, int(random.sum()))
     assert found.threshold == expected
     assert found.dependence.n <= (random & ~held).sum()
+
+
+def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():
+    rng = np.random.default_rng(2)
+    p, wrong = rng.uniform(0.3, 0.7, 60), rng.random(60) < 0.5
+    no, yes = np.zeros(60, int), np.ones(60, int)
+    found = gather(no, wrong.astype(int), yes > 0, yes > 0, p, yes, 2)
+    proposed = calibrated_unseen(p, wrong) > 0.5
+    assert found.corrections.precision.n == proposed.sum()
+    assert found.corrections.precision.k == wrong[proposed].sum()
+    assert proposed.sum() != (found.calibration.apply(p) > 0.5).sum(), "else this test could not fail"
 
 
 def test_verdicts_on_rows_that_the_program_chose_change_nothing():
