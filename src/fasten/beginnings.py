@@ -18,11 +18,16 @@ FILES = (
 )
 
 
-def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
+def check_no_file(out: Path, wanted: str = "a new folder") -> None:
+    """Refuse a place where no folder can be."""
     for folder in (out, *out.parents):
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; --out takes a new folder")
+            raise ValueError(f"{folder} is a file; --out takes {wanted}")
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
+    check_no_file(out)
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
     for name in FILES:

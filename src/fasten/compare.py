@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from fasten.beginnings import check_folder
+from fasten.beginnings import check_folder, check_no_file
 from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
@@ -250,9 +250,7 @@ def folder_name(run: Run) -> str:
 
 def check_out(comparison: Comparison, out: Path) -> None:
     """Refuse a folder that holds something else, or the same with other settings."""
-    for folder in (out, *out.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; --out takes a new folder, or that of a comparison")
+    check_no_file(out, "a new folder, or that of a comparison")
     if not out.exists() or not any(out.iterdir()):
         return
     before, now = _read(out)["comparison"], comparison.to_json()
@@ -264,7 +262,7 @@ def check_out(comparison: Comparison, out: Path) -> None:
         record = _record(out, run)
         if record is None:
             check_folder(out / folder_name(run))
-        elif record["run"] != _plain(run.to_json()):
+        elif record["run"] != run.to_json():
             raise ValueError(f"{out / folder_name(run)} holds a run with other options; choose another --out")
 
 

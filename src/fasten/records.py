@@ -73,6 +73,7 @@ class Run:
     own: Mapping[str, Any] | None = None  # how a user's own data are read; None: a known data set
 
     def to_json(self) -> dict[str, Any]:
+        """Equal to what is read from a file that it was written to."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
         if self.recipe.weights is None:
             del recipe["weights"]  # as in records from before there was such a thing: the same run, the same JSON

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import time
@@ -176,7 +175,7 @@ def _read_record(out: Path, settings: Settings) -> Record:
 def _holds(out: Path, run: Run) -> bool:
     """Whether the folder is that of this very run."""
     there = (out / "record.json").exists()
-    return there and read_record(out)["run"] == json.loads(json.dumps(run.to_json()))
+    return there and read_record(out)["run"] == run.to_json()
 
 
 class _Session:

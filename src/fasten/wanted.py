@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fasten.beginnings import check_no_file
 from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
@@ -163,7 +164,7 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
     begun = (folder / "record.json").exists()
     if begun:
         record = read_record(folder)
-        if Run.from_json(record["run"]) != _plain(run):
+        if Run.from_json(record["run"]) != run:
             raise ValueError(f"{folder} holds another run; choose another --out")
         if record["result"] is not None:
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
@@ -181,13 +182,12 @@ def own_records() -> list[Path]:
 def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, Path]:
     """Finished records of exactly these runs, by key; the first in the order of the folders and names."""
     found: dict[str, Path] = {}
-    wanted = {name: _plain(run) for name, run in runs.items()}
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"--records takes folders with records, and {folder} is not one")
         for path in sorted(folder.rglob("*.json")):
             run = _run_of(path)
-            if run is not None and wanted.get(key(run)) == run:
+            if run is not None and runs.get(key(run)) == run:
                 found.setdefault(key(run), path)
     return found
 
@@ -204,16 +204,9 @@ def _run_of(path: Path) -> Run | None:
         return None
 
 
-def _plain(run: Run) -> Run:
-    """As JSON gives it back."""
-    return Run.from_json(json.loads(json.dumps(run.to_json())))
-
-
 def check_out(out: Path, setting: str) -> None:
     """Refuse a file, a folder that holds something else, or the same by another setting."""
-    for folder in (out, *out.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; --out takes a new folder, or one that this command made")
+    check_no_file(out, "a new folder, or one that this command made")
     if not out.exists() or not any(out.iterdir()):
         return
     before = read_summary(out)
