@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from builders import CPU32, make_tiny_task
+from fasten.data.arrays import rows_from_arrays
 from fasten.evaluate import Watch, evaluate
+from fasten.own import make_own_task
 from fasten.training import make_loader
 from reference.metrics import ref_auroc, ref_chi_square, ref_counted_transition
 
@@ -88,3 +90,19 @@ def test_suspicion_is_high_where_a_label_is_likely_wrong():
     assert found.scores["relabel_corrected"]["accuracy"] == np.mean(tables["soft_labels"].argmax(1) == TASK.truth)
     off = np.abs(found.transition - TASK.transition)
     assert found.scores["transition"]["largest_error"] == off.max()
+
+
+def test_of_own_data_the_noisy_rows_are_judged_and_not_others_in_their_place():
+    """Verified rows stand among them: they are audited too, and their probabilities are those of other rows."""
+    truth = np.arange(60) % N
+    x = np.random.default_rng(2).normal(size=(60, N))
+    verified = [label if row % 5 == 0 else None for row, label in enumerate(truth.tolist())]
+    task = make_own_task(rows_from_arrays(x, truth, y_verified=verified), seed=0, noise="pair:0.4")
+    found = evaluate(Fixed(), task, make_loader(task, CPU32, 0))
+    assert len(task.audited) > len(task.split.noisy)
+    place = {row: number for number, row in enumerate(task.audited.tolist())}
+    p_given = [found.probs[place[row], label] for row, label in zip(task.split.noisy.tolist(), task.given, strict=True)]
+    wrong = task.given != truth[task.split.noisy]
+    assert found.scores["detection"]["minus_p_given"]["auroc"] == pytest.approx(ref_auroc(-np.array(p_given), wrong))
+    best = [found.probs[place[row]].argmax() for row in task.split.noisy.tolist()]
+    assert found.scores["relabel"]["accuracy"] == np.mean(best == truth[task.split.noisy])

@@ -302,6 +302,16 @@ def test_a_record_elsewhere_counts_if_its_run_is_the_same(record, capsys):
     assert cells()["clean-only", "40%"]["n"] == 1
 
 
+def test_of_several_records_the_first_folder_and_name_counts(record):
+    run = Run.from_json(json.loads(record.read_text())["run"])
+    first, other = record.parents[2] / "a.json", Path("others/0.json")
+    other.parent.mkdir()
+    for path in (first, other):
+        shutil.copy(record, path)
+    assert find_records([record.parents[2], other.parent], {key(run): run}) == {key(run): first}
+    assert find_records([other.parent, record.parents[2]], {key(run): run}) == {key(run): other}
+
+
 @pytest.mark.parametrize(
     "change",
     [
