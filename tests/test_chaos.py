@@ -28,6 +28,7 @@ from fasten.cli import main
 from fasten.console import Display
 from fasten.data.decoding import Decoding
 from fasten.engine import Fit, Update
+from fasten.files import alone_in
 from fasten.records import read_record
 from own_data import write_digits
 
@@ -351,3 +352,20 @@ def test_data_that_are_lost_on_the_way_and_come_back(tmp_path, capsys, monkeypat
     Path("gone").rename("photos")
     assert main(["resume", "run", "--json"]) == 0
     assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
+
+
+def test_two_commands_do_not_work_on_one_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = start([*TRAIN, "--out", "run"], tmp_path, update_seconds=0.05)
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "run/log.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    for words in (["resume", "run"], [*TRAIN, "--out", "run"]):
+        assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "another process is at work in run; wait until it ends, or stop it" in said
+    assert "run already holds a run" in said
+    first.kill()
+    finish(first, tmp_path)
+    with alone_in(tmp_path / "run"):
+        pass

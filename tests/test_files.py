@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fasten import files
-from fasten.files import sweep, write_bytes, write_text
+from fasten.files import alone_in, sweep, write_bytes, write_text
 
 
 def disk_full(*_args, **_kwargs):
@@ -101,3 +101,20 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new(tmp_path, point
     assert [path.read_text() for path in tmp_path.glob(".*.tmp")] == aside
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"first", "file"}
+
+
+def test_one_at_a_time_works_in_a_folder(tmp_path):
+    (tmp_path / "other").mkdir()
+    with alone_in(tmp_path), alone_in(tmp_path / "other"):
+        with pytest.raises(ValueError, match=r"another process is at work in .*stop it"), alone_in(tmp_path):
+            pass
+        with alone_in(tmp_path / "missing"):
+            pass
+    with alone_in(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["other"], "nothing is left behind"
+
+
+def test_where_a_folder_cannot_be_locked_nobody_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", disk_full)
+    with alone_in(tmp_path), alone_in(tmp_path):
+        pass

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from fasten import ranks
 from fasten.contract import Recipe
 from fasten.data.task import Task
+from fasten.files import alone_in
 from fasten.machine import Machine
-from fasten.records import SCHEMA, Record, Run, environment
+from fasten.records import SCHEMA, Record, Run, environment, read_record
 
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
@@ -33,6 +36,21 @@ def check_folder(out: Path) -> None:
     for name in FILES:
         if (out / name).exists():
             raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
+
+
+def holds(out: Path, run: Run) -> bool:
+    """Whether the folder is that of this very run."""
+    there = (out / "record.json").exists()
+    return there and read_record(out)["run"] == run.to_json()
+
+
+@contextmanager
+def at_work(out: Path, *, new: bool = False) -> Iterator[None]:
+    """While a run is carried out in its folder: of several ranks the first one keeps other commands out."""
+    with alone_in(out) if ranks.rank() == 0 else nullcontext():
+        if new and ranks.rank() == 0:
+            check_folder(out)  # again: another command may have been quicker
+        yield
 
 
 def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> Record:

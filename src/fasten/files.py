@@ -5,10 +5,14 @@ import itertools
 import os
 import re
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
 
 # For tests of crash safety alone: `FASTEN_FAULT=mid-write:3` kills the process at the third write, in its middle.
 _FAULT, _, _NUMBER = os.environ.get("FASTEN_FAULT", "").partition(":")
@@ -65,6 +69,24 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     'naïve'
     """
     write_bytes(path, text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse to work in a folder where another process does so already; one that has died does not count.
+
+    Where folders cannot be locked, as on Windows and some network disks, nobody is refused.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a folder that is not there is for others to miss
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            try:
+                if sys.platform != "win32":
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"another process is at work in {folder}; wait until it ends, or stop it") from None
+        yield
 
 
 def sweep(folder: Path) -> None:

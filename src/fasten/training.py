@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import check_folder, check_same, new_record, other_machine
+from fasten.beginnings import at_work, check_folder, check_same, holds, new_record, other_machine
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -110,7 +110,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
     settings = settings or Settings()
     began = time.perf_counter()
-    if ranks.restarted() and ranks.first_says(_holds(out, run)):
+    if ranks.restarted() and ranks.first_says(holds(out, run)):
         return resume(out, settings)
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
@@ -121,13 +121,19 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     ranks.wait()  # until all have looked at the folder, before there is something in it
     if ranks.rank() == 0:
         out.mkdir(parents=True, exist_ok=True)
-        write_record(out, record)
-    return _Session(run, task, out, settings, record).go(began)
+    with at_work(out, new=True):
+        if ranks.rank() == 0:
+            write_record(out, record)
+        return _Session(run, task, out, settings, record).go(began)
 
 
 def resume(out: Path, settings: Settings | None = None) -> Record:
     """Go on with a run whose folder is there; a finished one is left as it is."""
-    settings = settings or Settings()
+    with at_work(out):
+        return _go_on(out, settings or Settings())
+
+
+def _go_on(out: Path, settings: Settings) -> Record:
     began = time.perf_counter()
     record = _read_record(out, settings)
     if record["result"] is not None:
@@ -170,12 +176,6 @@ def _read_record(out: Path, settings: Settings) -> Record:
         if ranks.rank() == 0:
             write_record(out, record)
         return record
-
-
-def _holds(out: Path, run: Run) -> bool:
-    """Whether the folder is that of this very run."""
-    there = (out / "record.json").exists()
-    return there and read_record(out)["run"] == run.to_json()
 
 
 class _Session:
