@@ -10,6 +10,7 @@ from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.machine import Machine
 from fasten.records import SCHEMA, Record, Run, environment
+from fasten.sentences import typed
 
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
@@ -23,7 +24,7 @@ def check_folder(out: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; --out takes a new folder")
     if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
+        raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
     for name in FILES:
         if (out / name).exists():
             raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")

@@ -49,7 +49,7 @@ from fasten.machine import choose_machine
 from fasten.options import apply_settings
 from fasten.own import Own, check_beside
 from fasten.records import VERSION, Record, Run
-from fasten.sentences import is_out_of_memory, one_line, sentence
+from fasten.sentences import is_out_of_memory, one_line, sentence, typed
 from fasten.training import Settings, resume, train
 
 app = typer.Typer(
@@ -191,7 +191,7 @@ def _hooks(display: console.Display) -> dict[str, Any]:
 
 
 def _resume(out: Path) -> str:
-    return f"`fasten resume {out}` goes on from the last checkpoint"
+    return f"{typed('resume', out)} goes on from the last checkpoint"
 
 
 def _display(as_json: bool) -> console.Display:

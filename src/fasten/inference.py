@@ -29,6 +29,7 @@ from fasten.files import replaced
 from fasten.machine import Machine
 from fasten.own import Own, make_test_task, read_rows
 from fasten.records import Record, Run, read_record
+from fasten.sentences import typed
 from fasten.training import build_method, make_loader
 
 CHUNK = 1000  # rows at a time
@@ -43,7 +44,7 @@ def read_finished(folder: Path) -> Record:
     """The record of a run that came to its end."""
     record = read_record(folder)
     if record["result"] is None:
-        raise ValueError(f"{folder} is not finished; `fasten resume {folder}` goes on with it")
+        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
     return record
 
 
