@@ -733,12 +733,15 @@ def test_tables_fit_a_terminal(capsys, monkeypatch, command):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_it_runs_as_a_module_on_a_terminal_without_unicode():
+def test_it_runs_as_a_module_on_a_terminal_without_unicode_and_with_no_output_at_all():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "fasten"]
     found = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stdout.strip()) == (0, VERSION)
     found = subprocess.run([*command, "methods"], capture_output=True, text=True, env=environment, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
+    closed = ["sh", "-c", f"{shlex.join(command)} methods >&-"]
+    found = subprocess.run(closed, capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
     found = subprocess.run([*command, "trian"], capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stdout) == (2, "")

@@ -228,6 +228,7 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 and one sentence on bad input. `FASTEN_DEBUG=1` shows where it came from."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - None where it was closed, to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark
