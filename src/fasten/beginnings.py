@@ -10,6 +10,7 @@ from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.machine import Machine
 from fasten.records import SCHEMA, Record, Run, environment
+from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 
 FILES = (
@@ -28,6 +29,13 @@ def check_folder(out: Path) -> None:
     for name in FILES:
         if (out / name).exists():
             raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
+
+
+def check_trained(folder: Path, record: Record) -> None:
+    """Refuse the folder of an audit, which is like that of a run but for the model."""
+    if record["run"].get("method") == AUDIT:
+        said = f"{folder} is an audit of stored probabilities, and holds no model"
+        raise ValueError(f"{said}; {typed('audit', folder)} shows what was found")
 
 
 def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> Record:

@@ -19,6 +19,7 @@ from safetensors.torch import load as load_weights
 from torch import Tensor, nn
 
 from fasten import metrics
+from fasten.beginnings import check_trained
 from fasten.cells import escaped
 from fasten.data.images import ImageFiles
 from fasten.data.rows import Rows
@@ -41,8 +42,9 @@ SHAPES = {"digits": (1, 8, 8), "clothing1m": (3, 224, 224)} | dict.fromkeys(
 
 
 def read_finished(folder: Path) -> Record:
-    """The record of a run that came to its end."""
+    """The record of a run that trained, to its end."""
     record = read_record(folder)
+    check_trained(folder, record)
     if record["result"] is None:
         raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
     return record

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import check_folder, check_same, new_record, other_ranks
+from fasten.beginnings import check_folder, check_same, check_trained, new_record, other_ranks
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -131,6 +131,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
     settings = settings or Settings()
     began = time.perf_counter()
     record = _read_record(out, settings)
+    check_trained(out, record)
     if record["result"] is not None:
         settings.say(f"{out} is a finished run")
         return record
