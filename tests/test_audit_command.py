@@ -19,7 +19,7 @@ from own_data import write_digits
 from test_cli import refuse, tree
 
 PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
-TRAIN = "train photos --verified verified.txt --device cpu --epochs 8 --no-references --out runs/photos"
+TRAIN = "train photos --verified verified.txt --device cpu --epochs 24 --no-references --out runs/photos"
 
 
 @pytest.fixture(autouse=True, scope="module")

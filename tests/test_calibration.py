@@ -126,5 +126,6 @@ def test_the_calibration_error_is_that_of_a_loop(seed, n):
         if rows:
             total += len(rows) / n * abs(np.mean(p[rows]) - np.mean(happened[rows]))
     found = reliability(p, happened)
+    assert {type(value) for part in found.bins for value in part} == {float, int}, "a user prints them, too"
     assert found.ece == pytest.approx(total, abs=1e-12)
     assert found.brier == pytest.approx(np.mean([(a - b) ** 2 for a, b in zip(p, happened, strict=True)]))

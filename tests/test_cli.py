@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -111,7 +112,10 @@ TRAIN = "train digits --device cpu --epochs 1 --out run"
         ("train digits extra --out run", ["extra"]),
         (f"{TRAIN} --jsn", ["--jsn", "--json"]),
         ("train digit --out run", ["unknown data set 'digit'", "did you mean 'digits'?"]),
-        ("train zzz --out run", ["unknown data set 'zzz'", "digits", "cifar10n"]),
+        (
+            "train zzz --out run",
+            ["unknown data set 'zzz', and no file or folder is called so; known: digits", "cifar10n"],
+        ),
         ("train digits --epochs 0 --out run", ["--epochs", "from 1 on", "got 0"]),
         ("train digits --epochs many --out run", ["--epochs", "whole number", "'many'"]),
         ("train digits --epochs 1.5 --out run", ["--epochs", "whole number", "'1.5'"]),
@@ -300,12 +304,14 @@ def test_a_given_label_outside_the_classes_is_refused(folder, capsys, monkeypatc
         ("run/record.json/deeper/still", ["record.json is a file"]),
         ("left", ["left already holds labels.csv", "another --out"]),
         ("stale", ["stale already holds checkpoint"]),
+        ("'my run'", ["my run already holds a run", "`fasten resume 'my run'`"]),
     ],
 )
 def test_a_folder_that_is_taken_is_refused(copy, folder, capsys, out, words):
     (folder / "left").mkdir()
     (folder / "left/labels.csv").write_text("somebody's work")
     (folder / "stale/checkpoint").mkdir(parents=True)
+    shutil.copytree(folder / "run", folder / "my run")
     refuse(f"train digits --device cpu --out {out}", capsys, *words)
 
 
@@ -735,12 +741,15 @@ def test_tables_fit_a_terminal(capsys, monkeypatch, command):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_it_runs_as_a_module_on_a_terminal_without_unicode():
+def test_it_runs_as_a_module_on_a_terminal_without_unicode_and_with_no_output_at_all():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "fasten"]
     found = subprocess.run([*command, "--version"], capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stdout.strip()) == (0, VERSION)
     found = subprocess.run([*command, "methods"], capture_output=True, text=True, env=environment, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
+    closed = ["sh", "-c", f"{shlex.join(command)} methods >&-"]
+    found = subprocess.run(closed, capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stderr) == (0, "")
     found = subprocess.run([*command, "trian"], capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stdout) == (2, "")

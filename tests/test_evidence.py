@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fasten import evidence
+from fasten.audit import judge
 from fasten.calibration import calibrated_unseen
 from fasten.corrections import threshold_for
 from fasten.evidence import counted_posterior, gather, hold_back, instance_dependence, verify_next
@@ -235,20 +236,31 @@ def verified_run(seed, n=900):
     rng = np.random.default_rng(seed)
     verified = np.where(rng.random(n) < 0.8, truth, -1)
     picked_random = rng.random(n) < 0.8
-    p_wrong = 1 - post[np.arange(n), given]
-    return given, verified, picked_random, p_wrong, post.argmax(1), post
+    return given, verified, picked_random, judge(post, given), post
+
+
+def calibrated_corrections(post, given, p_wrong):
+    """The most probable labels where the given ones are wrong with these probabilities, if above 1/2."""
+    q = post * (np.arange(post.shape[1]) != given[:, None])
+    q *= (p_wrong / q.sum(1))[:, None]
+    q[np.arange(len(q)), given] = 1 - p_wrong
+    return np.where(p_wrong > 0.5, q.argmax(1), given)
 
 
 def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_ones():
-    given, verified, picked_random, p_wrong, suggested, post = verified_run(0)
+    given, verified, picked_random, judged, post = verified_run(0)
     held = hold_back(given, verified, picked_random, seed=0)
-    found = gather(given, verified, picked_random, held, p_wrong, suggested, 4, min_precision=0.6, probs=post)
+    found = gather(given, verified, picked_random, held, judged, 4, min_precision=0.6, probs=post)
     random = picked_random & (verified >= 0)
     assert (found.num_random, found.num_held, found.transition.n) == (random.sum(), held.sum(), random.sum())
     assert (found.calibration.n, found.calibration.wrong) == (held.sum(), (given != verified)[held].sum())
-    changed = held & (p_wrong > 0.5) & (suggested != given)
+    p_wrong, suggested = 1 - post[np.arange(len(given)), given], post.argmax(1)
+    corrected = calibrated_corrections(
+        post[held], given[held], calibrated_unseen(p_wrong[held], (given != verified)[held])
+    )
+    changed = corrected != given[held]
     assert found.corrections.precision.n == changed.sum()
-    assert found.corrections.precision.k == (suggested == verified)[changed].sum()
+    assert found.corrections.precision.k == (corrected == verified[held])[changed].sum()
     rows = held & (suggested != given)
     expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], 0.6, int(random.sum()))
     assert found.threshold == expected
@@ -259,7 +271,7 @@ def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():
     rng = np.random.default_rng(2)
     p, wrong = rng.uniform(0.3, 0.7, 60), rng.random(60) < 0.5
     no, yes = np.zeros(60, int), np.ones(60, int)
-    found = gather(no, wrong.astype(int), yes > 0, yes > 0, p, yes, 2)
+    found = gather(no, wrong.astype(int), yes > 0, yes > 0, judge(np.stack([1 - p, p], 1), no), 2)
     proposed = calibrated_unseen(p, wrong) > 0.5
     assert found.corrections.precision.n == proposed.sum()
     assert found.corrections.precision.k == wrong[proposed].sum()
@@ -267,26 +279,24 @@ def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():
 
 
 def test_verdicts_on_rows_that_the_program_chose_change_nothing():
-    given, verified, picked_random, p_wrong, suggested, post = verified_run(1)
+    given, verified, picked_random, judged, post = verified_run(1)
     held = hold_back(given, verified, picked_random, seed=0)
     other = np.where(picked_random, verified, (verified + 1) % 4)
     np.testing.assert_array_equal(held, hold_back(given, other, picked_random, seed=0))
-    one, two = (
-        gather(given, v, picked_random, held, p_wrong, suggested, 4, 0.8, post).to_json() for v in (verified, other)
-    )
+    one, two = (gather(given, v, picked_random, held, judged, 4, 0.8, post).to_json() for v in (verified, other))
     assert one == two
 
 
 @pytest.mark.parametrize("min_precision", [None, 0.9])
 def test_evidence_survives_json_also_of_no_rows_at_all(min_precision):
     none, no = np.empty(0, np.int64), np.empty(0, bool)
-    empty = gather(none, none, no, no, np.empty(0), none, 3, min_precision, np.empty((0, 3))).to_json()
+    empty = gather(none, none, no, no, judge(np.empty((0, 3)), none), 3, min_precision, np.empty((0, 3))).to_json()
     assert json.loads(json.dumps(empty, allow_nan=False)) == empty
     assert (empty["num_random"], empty["num_held"], empty["transition"]["n"], empty["dependence"]) == (0, 0, 0, None)
     assert "0 held-back rows" in empty["calibration"]["uncalibrated"]
-    given, verified, picked_random, p_wrong, suggested, post = verified_run(2)
+    given, verified, picked_random, judged, post = verified_run(2)
     held = hold_back(given, verified, picked_random, seed=0)
-    full = gather(given, verified, picked_random, held, p_wrong, suggested, 4, min_precision, post).to_json()
+    full = gather(given, verified, picked_random, held, judged, 4, min_precision, post).to_json()
     assert json.loads(json.dumps(full, allow_nan=False)) == full
     assert np.sum(full["transition"]["counts"]) == full["num_random"]
     assert (full["threshold"] is None) == (min_precision is None)

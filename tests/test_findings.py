@@ -92,7 +92,7 @@ def test_a_verdict_settles_its_row_unless_it_is_held_back():
 def test_the_shown_probabilities_fit_each_other():
     probs, known, _ = run_of()
     found = find(probs, known, 3)
-    p_wrong, suggested, p_suggested = found.calibrated(known.given)
+    p_wrong, suggested, p_suggested, _, _ = found.calibrated(known.given)
     same = suggested == known.given
     np.testing.assert_allclose(p_suggested[same], 1 - p_wrong[same])
     assert (p_suggested[~same] <= p_wrong[~same] + 1e-12).all()
@@ -103,9 +103,41 @@ def test_the_shown_probabilities_fit_each_other():
     assert (np.diff(found.judged.p_wrong[open_rows]) <= 0).all()
 
 
+def test_the_suggested_label_is_the_most_probable_one_after_calibration():
+    """A network that has learnt wrong labels by heart is too sure of them; held-back rows say so."""
+    probs, known, truth = run_of()
+    learnt = 0.3 * probs + 0.7 * np.eye(3)[known.given]
+    found = find(learnt, known, 3)
+    model, shown, rows = found.judged, found.calibrated(known.given), np.arange(len(truth))
+    post = audit.posterior(learnt, found.transition, known.given)
+    others = post * (np.arange(3) != known.given[:, None])
+    expected = shown.p_wrong[:, None] * others / others.sum(1, keepdims=True)
+    expected[rows, known.given] = 1 - shown.p_wrong
+    np.testing.assert_array_equal(shown.suggested, expected.argmax(1))
+    np.testing.assert_allclose(shown.p_suggested, expected.max(1), rtol=1e-6)
+    doubted = (shown.p_wrong > 0.7) & ~known.trained
+    assert (model.suggested == known.given)[doubted].any(), "the case at hand"
+    assert (shown.suggested != known.given)[doubted].all(), "of three labels one of the others is then more probable"
+    table = found.table(known, NAMES).set_index("row").sort_index()
+    before = np.where(shown.p_wrong > 0.5, model.suggested, known.given)
+    right = (table["corrected"].to_numpy() == np.array(NAMES)[truth])[~known.trained].mean()
+    assert right > (before == truth)[~known.trained].mean() + 0.02
+
+
+def test_a_precision_is_kept_by_the_very_corrections_that_it_was_tested_with():
+    probs, known, truth = run_of()
+    learnt = 0.8 * probs + 0.2 * np.eye(3)[known.given]
+    found = find(learnt, known, 3, min_precision=0.6)
+    cut = next(cut for cut in found.evidence.threshold.tested if cut.threshold == found.evidence.threshold.threshold)
+    table = found.table(known, NAMES).set_index("row").sort_index()
+    changed = (table["corrected"] != table["given"])[known.held]
+    assert (changed.sum(), (table["corrected"] == np.array(NAMES)[truth])[known.held][changed].sum()) == (cut.n, cut.k)
+    assert (found.calibrated(known.given).suggested != find(learnt, known, 3).calibrated(known.given).suggested).any()
+
+
 def with_threshold(known: Known, p_wrong: list[float], threshold: float | None) -> Findings:
     n = len(p_wrong)
-    judged = audit.Judged(np.array(p_wrong), np.ones(n, np.int64), np.array(p_wrong))
+    judged = audit.judge(np.array([[1 - p, p, 0] for p in p_wrong]), known.given)
     calibration = Calibration(n, 0, Reliability(None, None), slope=0.5, intercept=-1.0)
     none = proportion(0, 0)
     evidence = Evidence(

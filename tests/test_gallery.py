@@ -20,7 +20,7 @@ from PIL import Image
 import fasten.gallery as gallery_module
 from builders import make_tiny_task
 from example_record import example_record
-from fasten.audit import label_table
+from fasten.audit import judge, label_table
 from fasten.calibration import reliability
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery
@@ -55,9 +55,11 @@ def _evidence() -> str:
     rng = np.random.default_rng(0)
     truth, n = rng.integers(3, size=300), 300
     given = np.where(rng.random(n) < 0.3, (truth + 1) % 3, truth)
-    p_wrong = np.clip((given != truth) * 0.8 + rng.random(n) * 0.2, 0, 1)
+    p_wrong = np.clip((given != truth) * 0.8 + rng.random(n) * 0.2, 0, 1)[:, None]
+    other = np.where(given == truth, (truth + 1) % 3, truth)
+    judged = judge((1 - p_wrong) * np.eye(3)[given] + p_wrong * np.eye(3)[other], given)
     held = np.arange(n) % 3 == 0
-    found = gather(given, truth, np.ones(n, bool), held, p_wrong, truth, 3, 0.9, np.eye(3)[truth] * 0.8 + 0.1)
+    found = gather(given, truth, np.ones(n, bool), held, judged, 3, 0.9, np.eye(3)[truth] * 0.8 + 0.1)
     return json.dumps(found.to_json())
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fasten import observe
 from fasten.auditing import read_audit
-from fasten.cli import app
+from fasten.cli import app, main
 from fasten.engine import predict
 from fasten.inference import load_method
 from fasten.machine import choose_machine
@@ -158,6 +158,24 @@ def test_the_report_shows_the_pictures_and_escapes_the_names(tmp_path):
     assert "<i>pets" not in page
     with pytest.raises(ValueError, match="already holds a run; choose another folder"):
         audit.save(tmp_path / "audit")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "resume audit",
+        "evaluate audit digits",
+        "predict audit digits --out new",
+        "export audit --format torch --out new",
+    ],
+)
+def test_a_command_that_needs_a_model_says_that_an_audit_has_none(tmp_path, monkeypatch, capsys, command):
+    logits, labels, _ = make_logits()
+    seen_once(labels, logits).audit().save(tmp_path / "audit")
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    said = "audit is an audit of stored probabilities, and holds no model; `fasten audit audit` shows what was found"
+    assert capsys.readouterr().err == f"fasten: {said}\n"
 
 
 def test_a_saved_audit_is_read_as_a_runs_own_is(tmp_path):

@@ -66,7 +66,7 @@ def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:
 
 
 class Judged(NamedTuple):
-    """Of each row: the probability that its given label is wrong, the most probable label, and its probability.
+    """Of each row: the probability that its given label is wrong, the most probable label, and the best other one.
 
     `suggested` is the given label if it ties.
     """
@@ -74,6 +74,20 @@ class Judged(NamedTuple):
     p_wrong: NDArray[np.float64]
     suggested: NDArray[np.int64]
     p_suggested: NDArray[np.float64]
+    other: NDArray[np.int64]
+    p_other: NDArray[np.float64]
+
+    def with_p_wrong(self, p_wrong: Floats, given: Ints) -> "Judged":
+        """The same where the labels are wrong with other probabilities, shared out among the other labels as before.
+
+        >>> before = judge(np.array([[0.6, 0.4, 0.0], [0.2, 0.4, 0.4]]), np.array([0, 0]))
+        >>> before.with_p_wrong(np.array([0.8, 0.1]), np.array([0, 0])).suggested.tolist()
+        [1, 0]
+        """
+        now = p_wrong.astype(np.float64)
+        scale = np.divide(now, self.p_wrong, out=np.ones_like(now), where=self.p_wrong > 0)
+        # Of a tiny p_wrong rounding may have left less than its part.
+        return _choose(1 - now, np.minimum(self.p_other * scale, now), self.other, given)
 
 
 def judge(post: Floats, given: Ints) -> Judged:
@@ -82,11 +96,21 @@ def judge(post: Floats, given: Ints) -> Judged:
     >>> judge(np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([0, 1])).suggested.tolist()
     [1, 1]
     """
-    p_given = post[np.arange(len(given)), given].astype(np.float64)
-    best = post.argmax(1)
-    p_best = post[np.arange(len(best)), best].astype(np.float64)
+    rows = np.arange(len(given))
+    others = post.copy()
+    others[rows, given] = -1
+    other = others.argmax(1)
+    p_given, p_other = (post[rows, label].astype(np.float64) for label in (given, other))
+    return _choose(p_given, p_other, other, given)
+
+
+def _choose(
+    p_given: NDArray[np.float64], p_other: NDArray[np.float64], other: NDArray[np.int64], given: Ints
+) -> Judged:
+    keep = p_given >= p_other
     # A rounded probability may exceed one by a hair.
-    return Judged(np.clip(1 - p_given, 0, 1), np.where(p_given >= p_best, given, best), p_best)
+    p_wrong = np.clip(1 - p_given, 0, 1)
+    return Judged(p_wrong, np.where(keep, given, other), np.where(keep, p_given, p_other), other, p_other)
 
 
 def judge_examples(probs: Floats, T: Floats, given: Ints) -> Judged:

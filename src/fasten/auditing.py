@@ -23,6 +23,7 @@ from fasten.metrics import Floats
 from fasten.npy import read_npy, write_npy
 from fasten.records import SCHEMA, Record, environment, read_record, write_record
 from fasten.report import read_gallery, write_report
+from fasten.sentences import typed
 
 Labels = NDArray[np.int64]
 
@@ -73,7 +74,7 @@ def read_audit(folder: Path) -> Audit:
     """What a finished run's folder holds of its audit."""
     record = read_record(folder)
     if record["result"] is None:
-        raise ValueError(f"{folder} is not finished; `fasten resume {folder}` goes on with it")
+        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
     class_names = record["data"].get("class_names")
     if not isinstance(class_names, list):
         raise ValueError(f"{folder / 'record.json'} does not name its classes; train again in another folder")
@@ -175,7 +176,7 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     if not found.known.picked_random.any():
         raise ValueError(
             f"{found.folder} has no rows that were verified at random, and without them no precision can be shown; "
-            f"`fasten audit {found.folder} --next 100` names rows to verify"
+            f"{typed('audit', found.folder, '--next', 100)} names rows to verify"
         )
     seed = int(record["run"].get("seed") or 0)
     now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed)

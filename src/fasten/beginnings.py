@@ -14,6 +14,8 @@ from fasten.data.task import Task
 from fasten.files import alone_in
 from fasten.machine import Machine
 from fasten.records import SCHEMA, Record, Run, environment, read_record
+from fasten.report.verdict import AUDIT
+from fasten.sentences import typed
 
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
@@ -32,7 +34,7 @@ def check_folder(out: Path) -> None:
     """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
     check_no_file(out)
     if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; `fasten resume {out}` goes on with it, or choose another --out")
+        raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
     for name in FILES:
         if (out / name).exists():
             raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
@@ -51,6 +53,13 @@ def at_work(out: Path, *, new: bool = False) -> Iterator[None]:
         if new and ranks.rank() == 0:
             check_folder(out)  # again: another command may have been quicker
         yield
+
+
+def check_trained(folder: Path, record: Record) -> None:
+    """Refuse the folder of an audit, which is like that of a run but for the model."""
+    if record["run"].get("method") == AUDIT:
+        said = f"{folder} is an audit of stored probabilities, and holds no model"
+        raise ValueError(f"{said}; {typed('audit', folder)} shows what was found")
 
 
 def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> Record:

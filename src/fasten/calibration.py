@@ -89,8 +89,8 @@ def reliability(p: Floats, happened: Bools) -> Reliability:
     if len(p) == 0:
         return Reliability(None, None)
     part = np.minimum((p * BINS).astype(np.int64), BINS - 1)
-    rows, mean, share = (np.bincount(part, weights) for weights in (None, p, happened))
-    bins = [[round(mean[b] / rows[b], 6), round(share[b] / rows[b], 6), int(rows[b])] for b in np.flatnonzero(rows)]
+    sums = zip(*(np.bincount(part, weights).tolist() for weights in (None, p, happened)), strict=True)
+    bins = [[round(total / n, 6), round(share / n, 6), n] for n, total, share in sums if n]
     gaps = np.abs(np.bincount(part, p - happened))
     return Reliability(float(((p - happened) ** 2).mean()), float(gaps.sum() / len(p)), bins)
 

@@ -49,7 +49,7 @@ from fasten.machine import choose_machine
 from fasten.options import apply_settings
 from fasten.own import Own, check_beside
 from fasten.records import VERSION, Record, Run
-from fasten.sentences import is_out_of_memory, one_line, sentence
+from fasten.sentences import is_out_of_memory, one_line, sentence, typed
 from fasten.training import Settings, resume, train
 
 app = typer.Typer(
@@ -191,7 +191,7 @@ def _hooks(display: console.Display) -> dict[str, Any]:
 
 
 def _resume(out: Path) -> str:
-    return f"`fasten resume {out}` goes on from the last checkpoint"
+    return f"{typed('resume', out)} goes on from the last checkpoint"
 
 
 def _display(as_json: bool) -> console.Display:
@@ -228,6 +228,7 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 and one sentence on bad input. `FASTEN_DEBUG=1` shows where it came from."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - None where it was closed, to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark

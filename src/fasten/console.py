@@ -25,6 +25,7 @@ from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline
 from fasten.report.paper import Outcome, text_table
 from fasten.report.values import setting
 from fasten.reproduce import Made
+from fasten.sentences import typed
 from fasten.speed import in_words, measured
 from fasten.wanted import Plan, settings_of
 
@@ -163,7 +164,7 @@ def show_result(record: Record, out: Path) -> None:
         print(f"note: {note}")
     found = read_gallery(out)
     if found:
-        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong; `fasten audit {out}` shows them")
+        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong; {typed('audit', out)} shows them")
     print(f"report: {out / 'report.html'}")
 
 

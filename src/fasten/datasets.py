@@ -114,7 +114,7 @@ DATASETS: dict[str, Dataset] = {
 def find_dataset(name: str) -> Dataset:
     """A known data set, or a sentence that names the nearest."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}; {nearest(name, DATASETS)}; for your own data give a path")
+        raise ValueError(f"unknown data set {name!r}, and no file or folder is called so; {nearest(name, DATASETS)}")
     return DATASETS[name]
 
 

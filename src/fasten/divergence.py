@@ -11,6 +11,7 @@ import torch
 
 from fasten.data.task import Task
 from fasten.engine import Fit
+from fasten.sentences import typed
 
 SHOWN = 10  # rows in a sentence; the log has all of them
 LOWER = 0.1  # what a rewind makes of the learning rate
@@ -61,7 +62,7 @@ def check_finite(fit: Fit, task: Task) -> None:
 def advice(newest: str | None, folder: Path, rate: float, spent: bool) -> str:
     """What one can do about it; `spent`: it has been taken back as often as makes sense."""
     good = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
-    cures = [] if spent else [f"`fasten resume {folder} --on-nan rewind` goes back, and on with a lower rate"]
+    cures = [] if spent else [f"{typed('resume', folder, '--on-nan', 'rewind')} goes back, and on with a lower rate"]
     cures.append(f"choose another --out and a smaller rate, such as --set rate={rate * LOWER:g}")
     return f"log.jsonl lists all rows; {good}; {', or '.join(cures)}"
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
-from fasten.data.labels import Picked, label_texts
+from fasten.data.labels import Picked, check_alike, label_texts
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
@@ -220,6 +220,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         texts = known_texts(y, "y")
         sure = None if y_clean is None else known_texts(y_clean, "y_clean")
         verified = None if y_verified is None else label_texts(y_verified, "y_verified")
+        check_alike(DATA, texts, [*(sure or []), *(verified or [])])
         self.classes_ = make_classes(y, texts, sure, verified)
         return rows_from_arrays(
             x,

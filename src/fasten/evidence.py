@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fasten.audit import Judged
 from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
@@ -232,29 +233,31 @@ def gather(
     verified: Ints,
     picked_random: Bools,
     held: Bools,
-    p_wrong: Floats,
-    suggested: Ints,
+    judged: Judged,
     num_classes: int,
     min_precision: float | None = None,
     probs: Floats | None = None,
     seed: int = 0,
 ) -> Evidence:
-    """All of the above for one run. `p_wrong` and `suggested` come from a model that has not seen verdicts of `held`.
+    """All of the above for one run. `judged` comes from a model that has not seen verdicts of `held`.
 
     `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
     the model's, for `instance_dependence`, of which only the random rows that are not held back are read; without them
     nothing is said of it.
 
     >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
-    >>> found = gather(n, np.array([1, 0, 0, -1]), n == 0, held, np.array([0.9, 0.2, 0.2, 0.8]), 1 - n, 2)
+    >>> from fasten.audit import judge
+    >>> judged = judge(np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), n)
+    >>> found = gather(n, np.array([1, 0, 0, -1]), n == 0, held, judged, 2)
     >>> found.num_random, found.num_held, found.corrections.precision.share, found.transition.counts.tolist()
     (3, 2, 1.0, [[2, 0], [1, 0]])
     """
     random = picked_random & (verified >= 0) & (given >= 0)
     held = held & random
-    g, v, p, s = given[held], verified[held], p_wrong[held], suggested[held]
-    calibration, choice, dependence = calibrate(p, g != v), None, None
-    shown = p if calibration.uncalibrated else calibrated_unseen(p, g != v)
+    g, v, model = given[held], verified[held], Judged._make(column[held] for column in judged)
+    p, s, wrong = model.p_wrong, model.suggested, g != v
+    calibration, choice, dependence = calibrate(p, wrong), None, None
+    shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
     if probs is not None:
@@ -265,7 +268,7 @@ def gather(
         num_held=int(held.sum()),
         transition=counted_posterior(verified[random], given[random], num_classes),
         calibration=calibration,
-        corrections=correction_scores(g, np.where(shown > FLOOR, s, g), v),
+        corrections=correction_scores(g, np.where(shown.p_wrong > FLOOR, shown.suggested, g), v),
         threshold=choice,
         dependence=dependence,
     )

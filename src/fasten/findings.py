@@ -51,13 +51,13 @@ class Findings:
         `p_wrong` is calibrated where that was possible. A verdict that training may have seen settles its row.
         """
         settled, wrong = known.trained, known.trained & (known.verified != known.given)
-        p_wrong, suggested, p_suggested = self.calibrated(known.given)
-        shown = Judged(
-            np.where(settled, wrong, p_wrong),
-            np.where(settled, known.verified, suggested),
-            np.where(settled, 1.0, p_suggested),
+        found = self.calibrated(known.given)
+        shown = found._replace(
+            p_wrong=np.where(settled, wrong, found.p_wrong),
+            suggested=np.where(settled, known.verified, found.suggested),
+            p_suggested=np.where(settled, 1.0, found.p_suggested),
         )
-        is_issue = np.where(settled, wrong, self._is_issue(p_wrong))
+        is_issue = np.where(settled, wrong, self._is_issue(found.p_wrong))
         rank = np.where(settled, wrong, self.judged.p_wrong)  # before calibration, which rounds the surest
         table = audit.make_table(known.ids, known.given, shown, is_issue, class_names, rank)
         if verdicts:
@@ -67,13 +67,16 @@ class Findings:
         return table
 
     def calibrated(self, given: NDArray[np.int64]) -> Judged:
-        """What is shown: p_wrong as held-back rows say it should be, and p_suggested with it."""
-        if self.evidence is None:
+        """What is shown: p_wrong as held-back rows say it should be, and the label that is then the most probable."""
+        if self.evidence is None or self.evidence.calibration.uncalibrated:
             return self.judged
-        before, suggested, p_suggested = self.judged
-        now = np.asarray(self.evidence.calibration.apply(before), np.float64)
-        scale = np.divide(now, before, out=np.ones_like(now), where=before > 0)  # another label is a part of p_wrong
-        return Judged(now, suggested, np.where(suggested == given, 1 - now, p_suggested * scale))
+        found = self.judged.with_p_wrong(self.evidence.calibration.apply(self.judged.p_wrong), given)
+        if self.evidence.threshold is None:
+            return found
+        # A precision was tested with the labels that were suggested before calibration, so it holds for these.
+        changed = self.judged.suggested != given
+        p_suggested = np.where(changed, found.p_other, 1 - found.p_wrong)
+        return found._replace(suggested=self.judged.suggested, p_suggested=p_suggested)
 
     def _is_issue(self, calibrated: Floats) -> Bools:
         choice = self.evidence.threshold if self.evidence else None
@@ -125,8 +128,7 @@ def find(probs: Floats, known: Known, num_classes: int, min_precision: float | N
         known.verified,
         random,
         known.held,
-        judged.p_wrong,
-        judged.suggested,
+        judged,
         num_classes,
         min_precision,
         probs,

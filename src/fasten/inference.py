@@ -19,6 +19,7 @@ from safetensors.torch import load as load_weights
 from torch import Tensor, nn
 
 from fasten import metrics
+from fasten.beginnings import check_trained
 from fasten.cells import escaped
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
@@ -28,6 +29,7 @@ from fasten.files import replaced
 from fasten.machine import Machine
 from fasten.own import Own, make_test_task, read_rows
 from fasten.records import Record, Run, read_record
+from fasten.sentences import typed
 from fasten.training import build_method, make_loader
 
 CHUNK = 1000  # rows at a time
@@ -39,10 +41,11 @@ SHAPES = {"digits": (1, 8, 8), "clothing1m": (3, 224, 224)} | dict.fromkeys(
 
 
 def read_finished(folder: Path) -> Record:
-    """The record of a run that came to its end."""
+    """The record of a run that trained, to its end."""
     record = read_record(folder)
+    check_trained(folder, record)
     if record["result"] is None:
-        raise ValueError(f"{folder} is not finished; `fasten resume {folder}` goes on with it")
+        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
     return record
 
 

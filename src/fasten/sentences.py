@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 
 import torch
 
@@ -19,6 +20,15 @@ def sentence(error: Exception) -> str:
             return f"no space left on the disk{where}; free some and run it again"
         return f"{error.strerror}{where}"
     return one_line(str(error)) or type(error).__name__
+
+
+def typed(*words: object) -> str:
+    """A command of ours to be typed as it stands.
+
+    >>> typed("resume", "my run")
+    "`fasten resume 'my run'`"
+    """
+    return f"`{shlex.join(['fasten', *map(str, words)])}`"
 
 
 def one_line(text: str) -> str:

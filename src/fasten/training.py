@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import at_work, check_folder, check_same, holds, new_record, other_machine
+from fasten.beginnings import at_work, check_folder, check_same, check_trained, holds, new_record, other_machine
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -136,6 +136,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
 def _go_on(out: Path, settings: Settings) -> Record:
     began = time.perf_counter()
     record = _read_record(out, settings)
+    check_trained(out, record)
     if record["result"] is not None:
         settings.say(f"{out} is a finished run")
         return record

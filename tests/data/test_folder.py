@@ -234,6 +234,9 @@ def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):
     draw(tmp_path / "flat", "1.png", "2.png")
     with pytest.raises(ValueError, match="flat holds no images in folders"):
         read_folder(tmp_path / "flat")
+    for part in ("clean", "valid", "test"):
+        with pytest.raises(ValueError, match="flat holds no images in folders"):
+            read_folder(pets, **{part: tmp_path / "flat"})
     draw(tmp_path / "one", "cat/1.png")
     with pytest.raises(ValueError, match="one has only the label 'cat'"):
         read_folder(tmp_path / "one")

@@ -188,6 +188,13 @@ def test_a_label_that_no_row_is_given_is_noted():
     assert note == "pets: no row is given the label 'dgo', but 'a' is verified as it; is it written right?"
 
 
+def test_verdicts_in_another_spelling_than_all_given_labels_are_refused():
+    with pytest.raises(
+        ValueError, match="pets: rows are verified as '0', '1', …, and no row is given any of these, but"
+    ):
+        rows(verified=["0", None, None, "1"])
+
+
 def test_verdicts_are_added_once():
     columns = make_columns(FOUR, given=["cat"] * 4)
     added = add_verdicts("pets", columns, [(1, "dog", "random"), (1, "dog", "chosen")])

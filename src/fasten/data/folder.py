@@ -90,7 +90,7 @@ def list_folder(
     images = {role: list(_images(root, folder, folders, ignored)) for role, folder in folders.items()}
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
-        _check_filled(folders["train"], folders, images["train"])
+        _check_filled(folders, images)
         classes = classes_of(name, [image.label for image in images["train"] if image.label is not None])
     else:
         classes = tuple(class_names)
@@ -187,14 +187,15 @@ def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[st
     return [_Image(image.id, None, image.path) if image.label in unknown else image for image in images]
 
 
-def _check_filled(folder: Path, folders: Mapping[Role, Path], images: Sequence[_Image]) -> None:
-    """There are classes, and each has images."""
-    if not images:
-        raise ValueError(
-            f"{folder} holds no images in folders; put each image into a folder with its label's name, as "
-            f"{folder.name}/cat/1.jpg"
-        )
-    filled = {image.label for image in images}
+def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]]) -> None:
+    """Each part has images in classes, and each class has some to learn from."""
+    for role, folder in folders.items():
+        if not images[role]:
+            raise ValueError(
+                f"{folder} holds no images in folders; put each image into a folder with its label's name, as "
+                f"{folder.name}/cat/1.jpg"
+            )
+    folder, filled = folders["train"], {image.label for image in images["train"]}
     others = {os.path.realpath(other) for other in folders.values()}
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         is_class = entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name)

@@ -62,6 +62,17 @@ def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda label: (int(label), label)) if numbers else sorted(found))
 
 
+def check_alike(name: str, given: Iterable[str | None], verified: Iterable[str | None]) -> None:
+    """Refuse verified labels none of which any row is given: of several, they are other names for the same classes."""
+    known, sure = ({label for label in labels if label is not None} for labels in (given, verified))
+    if known and len(sure) > 1 and not known & sure:
+        first, second, *_ = sorted(sure)
+        raise ValueError(
+            f"{name}: rows are verified as {first!r}, {second!r}, …, and no row is given any of these, but "
+            f"{min(known)!r} for one; write given and verified labels alike"
+        )
+
+
 def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) -> None:
     """The classes differ, and the labels are among them."""
     if len(class_names) < 2 or len(set(class_names)) < len(class_names):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
 from fasten.data.images import ImageFiles
-from fasten.data.labels import Part, Picked, check_classes, classes_of
+from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -273,6 +273,7 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
     """A word on labels that no row is given: they may be slips."""
+    check_alike(name, columns.given, columns.verified)
     given = {label for label in columns.given if label is not None}
     odd = sorted(columns.labels() - given)
     if not given or not odd:
