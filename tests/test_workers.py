@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -158,6 +159,20 @@ def test_a_signal_stops_the_children_and_starts_no_more(tmp_path, children, numb
     assert not any(alive(event["pid"]) for event in children())
     assert signal.getsignal(number) == before
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_signal_that_comes_while_a_child_starts_stops_that_one_too(tmp_path, children, monkeypatch):
+    class Slow(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            wait_for(children, 1)
+            os.kill(os.getpid(), signal.SIGTERM)  # it runs, and nobody has been told so
+
+    monkeypatch.setattr(workers.subprocess, "Popen", Slow)
+    with pytest.raises(KeyboardInterrupt), stopped_by_signals():
+        carry_out(jobs(tmp_path, {"sleep": 60}, {"sleep": 60}), [Slot("cpu")], tmp_path)
+    (started,) = children("start")
+    assert not alive(started["pid"])
 
 
 def test_a_child_that_does_not_listen_is_killed(tmp_path, children, monkeypatch):

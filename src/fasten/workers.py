@@ -29,7 +29,7 @@ from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.records import SHARED_GPU, Record, Run
 from fasten.sentences import FULL_DISK, is_out_of_memory, sentence
-from fasten.signals import stopped_by_signals
+from fasten.signals import asked_to_stop, stopped_by_signals
 from fasten.training import Settings, resume, train
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -147,12 +147,16 @@ class _Children:
     def work(self, jobs: Sequence[Job]) -> None:
         waiting = deque(jobs)
         self.logs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="fasten-") as folder:
+        # Asked, not interrupted: a child that had just been started would not be known yet, and live on.
+        with tempfile.TemporaryDirectory(prefix="fasten-") as folder, asked_to_stop(lambda said: None) as asked:
             try:
                 while waiting or self.busy:
-                    while waiting and self.free:
+                    if asked():
+                        raise KeyboardInterrupt
+                    if waiting and self.free:
                         self._start(waiting.popleft(), self.free.pop(0), Path(folder))
-                    self._gather()
+                    else:
+                        self._gather()
             finally:
                 self._stop()
                 with suppress(OSError):
