@@ -27,7 +27,8 @@ def capture(
         warm_up(update, static, state, rewind)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):  # records, without running anything
+    # Records, without running anything. Other threads, a user's own say, may go on with theirs meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         update(static)
 
     def replay(picks: Mapping[str, Picks]) -> None:

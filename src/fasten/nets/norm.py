@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,14 +22,6 @@ from fasten.nets import fused_norm
 from fasten.ranks import total, world
 
 
-@dataclass
-class Low:
-    """The weights of a convolution in the precision of a pass, and how often the pass has used them so far."""
-
-    weight: Tensor
-    uses: int = 0
-
-
 class Parts:
     """What the batch norms of a network share: the batches now going through it, and which kernels to use."""
 
@@ -38,7 +29,7 @@ class Parts:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
         self.overlap = False  # weight gradients of convolutions beside the rest
-        self.low: Mapping[Tensor, Low] = {}  # of a pass's convolutions, by their weights
+        self.low: Mapping[Tensor, Tensor] = {}  # the weights of a pass's convolutions in its precision
         self.passed: list[Tensor] | None = None  # counters of batches to move at the end of a pass; None: at once
         self.virtual = False  # passes that leave the running statistics alone
         self.synced = False  # statistics over all ranks, not over each one's rows
@@ -196,8 +187,7 @@ def _what_follows(name: str, norm: nn.Module) -> tuple[str, ...]:
 def forward_parts(net: nn.Module, parts: Parts, batches: list[Tensor], mode: NormMode) -> list[tuple[Tensor, ...]]:
     """The outputs of a network, a tuple of tensors, for each of several batches."""
     if mode == "two-pass":
-        with parts.using(overlap=False):  # every weight is used twice
-            return [net(x) for x in batches]
+        return [net(x) for x in batches]
     sizes = tuple(len(x) for x in batches)
     with parts.using(sizes=sizes if mode == "split" else ()):
         outputs = net(torch.cat(batches) if len(batches) > 1 else batches[0])

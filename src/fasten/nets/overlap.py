@@ -2,14 +2,15 @@
 
 The layers before a convolution wait for the gradient of its input; nobody needs that of its weights before the step. In
 the small layers of a residual network neither fills a GPU, and batch norm between them waits for memory. The engine,
-or whoever asks for gradients, has to `join` before it uses them. Where weights are used more than once, autograd adds
-up their gradients before anybody could join: those are computed in line.
+or whoever asks for gradients, has to `join` before it uses them; then all are brought to the weights' precision at
+once. Where weights are used again, autograd adds up their gradients on its own: it finds the first ready by then, and
+the others are computed in line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -17,24 +18,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fasten.nets.norm import Low, Parts
+from fasten.nets.norm import Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
-_pending: set[torch.device] = set()
+_found: dict[Tensor, tuple[Tensor, Tensor] | None] = {}  # of weights: what is promised, what will fill it; None: filled
 
 
 def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
     """`torch.autograd.grad`, with all of its work joined."""
-    found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
-    join(loss.device)
+    try:
+        found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
+        join()
+    finally:
+        _found.clear()
     return found
 
 
-def join(device: torch.device) -> None:
-    """Let what follows on the device wait for weight gradients that are under way."""
-    if device in _pending:
+def join() -> None:
+    """Let what follows wait for weight gradients that are under way, and fill in those that were promised."""
+    promised = [pair for pair in _found.values() if pair]
+    for device in {wide.device for wide, _ in promised} & _sides.keys():
         torch.cuda.current_stream(device).wait_stream(_sides[device])
-        _pending.discard(device)
+    if promised:
+        torch._foreach_copy_([wide for wide, _ in promised], [low for _, low in promised])
+    _found.update(dict.fromkeys(_found))
 
 
 @contextmanager
@@ -51,17 +58,15 @@ def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
         yield
     for tensor in used:
         tensor.record_stream(side)  # their memory is not to be used again before the side stream is done
-    _pending.add(device)
 
 
 class _Convolve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, low: Low, how: tuple[Any, ...]) -> Tensor:
-        x = x.to(low.weight.dtype)
-        low.uses += 1
-        ctx.save_for_backward(x, low.weight)
-        ctx.low, ctx.how, ctx.dtype = low, how, weight.dtype
-        return F.conv2d(x, low.weight, None, *how)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, low: Tensor, how: tuple[Any, ...]) -> Tensor:
+        x = x.to(low.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.weight, ctx.how = weight, how
+        return F.conv2d(x, low, None, *how)
 
     @staticmethod
     @once_differentiable
@@ -73,8 +78,14 @@ class _Convolve(torch.autograd.Function):
             call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
             return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
 
-        with _beside(x.device, dy, x, low) if ctx.low.uses == 1 else nullcontext():
-            dweight = wanted([False, True, False])[1].to(ctx.dtype)
+        if ctx.weight in _found:
+            join()
+            dweight = wanted([False, True, False])[1].to(ctx.weight.dtype)
+        else:
+            with _beside(x.device, dy, x, low):
+                dlow = wanted([False, True, False])[1]
+            dweight = torch.empty_like(dlow, dtype=ctx.weight.dtype)
+            _found[ctx.weight] = (dweight, dlow)
         dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
 
@@ -107,7 +118,7 @@ def one_pass(net: nn.Module, parts: Parts) -> Iterator[None]:
         low = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         with torch.no_grad():
             torch._foreach_copy_(low, weights)
-    with parts.using(low={weight: Low(copy) for weight, copy in zip(weights, low, strict=False)}, passed=[]):
+    with parts.using(low=dict(zip(weights, low, strict=False)), passed=[]):
         yield
         if parts.passed:
             torch._foreach_add_(parts.passed, max(len(parts.sizes), 1))
