@@ -177,6 +177,8 @@ def test_features_are_shown_to_label_studio_as_text(folder, capsys):
         ("--next 3 --export folder --out x", ["--next goes with --export csv or labelstudio"]),
         ("--import verified.txt --next 3 --out x", ["--import goes with --out alone"]),
         ("--url http://x --export csv --out x.csv", ["--url is for --export labelstudio"]),
+        ("--top 5 --export csv --out x.csv", ["--top is for the list"]),
+        ("--top 5 --next 3", ["--top is for the list", "see --next"]),
         ("--export csv --out photos.txt", ["must end in .csv"]),
         ("--export csv --out truth.json", ["must end in .csv"]),
         ("--export labelstudio --out tasks.csv", ["must end in .json"]),

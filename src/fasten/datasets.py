@@ -204,7 +204,8 @@ def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:
     if source.given is not None:
         given, transition = source.given[split.noisy], _true_transition(source, split)
     else:
-        made = corrupt(truth, parse_noise(noise), source.num_classes, numpy_stream(seed, "noise"), source.flips)
+        rng = numpy_stream(seed, "noise")
+        made = corrupt(truth, parse_noise(noise), source.num_classes, rng, source.flips, source.class_names)
         given, transition = made.labels, made.transition
     return Task(
         name=source.name,

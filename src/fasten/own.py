@@ -214,7 +214,8 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     apart = np.isin(np.arange(len(rows)), np.concatenate(list(parts.values())))
     if parse_noise(noise).kind != "none":
         touched = np.flatnonzero((given >= 0) & ~apart)
-        made = corrupt(judged[touched], parse_noise(noise), rows.num_classes, numpy_stream(seed, "noise"))
+        rng = numpy_stream(seed, "noise")
+        made = corrupt(judged[touched], parse_noise(noise), rows.num_classes, rng, names=rows.class_names)
         given[touched], transition = made.labels, made.transition
     verified = np.where(apart, -1, rows.verified_codes())
     picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)

@@ -207,7 +207,7 @@ def test_what_a_run_wrote_as_its_transition_can_be_injected(tmp_path: Path, name
     T = rng(0).dirichlet(np.full(10, 20.0), 10)
     write_transition(T, names, tmp_path / "transition.csv")
     noise = parse_noise(f"matrix:{tmp_path / 'transition.csv'}")
-    found = transition_of(noise, 10)
+    found = transition_of(noise, 10, names=names)
     np.testing.assert_allclose(found, T, rtol=1e-5)
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-15)
     corrupt(np.arange(90) % 10, noise, 10, rng())
@@ -217,6 +217,33 @@ def test_a_matrix_saved_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
     (tmp_path / "T.csv").write_bytes("\ufefftrue,cat,dog\r\ncat,0.8,0.2\r\ndog,0.1,0.9\r\n\r\n".encode())
     T = transition_of(parse_noise(f"matrix:{tmp_path / 'T.csv'}"), 2)
     np.testing.assert_allclose(T, [[0.8, 0.2], [0.1, 0.9]])
+
+
+@pytest.mark.parametrize("names", [["cat", "dog", "emu"], ["emu", "cat", "dog"], None])
+def test_named_classes_may_come_in_any_order(tmp_path: Path, names: list[str] | None) -> None:
+    (tmp_path / "T.csv").write_text("true,emu,cat,dog\ndog,0.1,0.2,0.7\ncat,0.3,0.6,0.1\nemu,0.8,0.2,0\n")
+    T = transition_of(parse_noise(f"matrix:{tmp_path / 'T.csv'}"), 3, names=names)
+    expected = {("dog", "emu"): 0.1, ("dog", "dog"): 0.7, ("cat", "emu"): 0.3, ("emu", "cat"): 0.2, ("emu", "dog"): 0}
+    if names is None:
+        np.testing.assert_allclose(T, [[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.8, 0.2, 0]])
+    else:
+        for (true, given), share in expected.items():
+            assert T[names.index(true), names.index(given)] == pytest.approx(share)
+
+
+def test_classes_may_be_numbered(tmp_path: Path) -> None:
+    (tmp_path / "T.csv").write_text("true,1,0\n0,0.2,0.8\n1,0.9,0.1\n")
+    T = transition_of(parse_noise(f"matrix:{tmp_path / 'T.csv'}"), 2, names=["cat", "dog"])
+    np.testing.assert_allclose(T, [[0.8, 0.2], [0.1, 0.9]])
+
+
+@pytest.mark.parametrize(
+    ("head", "message"), [("cat,fox", "a class 'fox', which the data does not have"), ("cat,cat", "a class twice")]
+)
+def test_classes_of_other_data_are_refused(tmp_path: Path, head: str, message: str) -> None:
+    (tmp_path / "T.csv").write_text(f"{head}\n0.8,0.2\n0.1,0.9\n")
+    with pytest.raises(ValueError, match=message):
+        transition_of(parse_noise(f"matrix:{tmp_path / 'T.csv'}"), 2, names=["cat", "dog"])
 
 
 @pytest.mark.parametrize("name", ["T.csv", "T.npy", "T.npz"])

@@ -71,7 +71,7 @@ def audit(
       fasten audit runs/photos --import review.csv --out verified.csv
       fasten train photos --verified verified.csv --out runs/photos-2
     """
-    _check(verify, export, reviews, out, url)
+    _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
     if min_precision is not None:
         found = choose_threshold(found, min_precision)
@@ -83,7 +83,9 @@ def audit(
         _show(found, SHOWN if top is None else top, as_json)
 
 
-def _check(verify: int | None, export: str | None, reviews: Any, out: Path | None, url: str | None) -> None:
+def _check(
+    top: int | None, verify: int | None, export: str | None, reviews: Any, out: Path | None, url: str | None
+) -> None:
     """What does not go together, before anything is read."""
     if export is not None and export not in EXPORTS:
         raise ValueError(f"unknown --export {export!r}; {nearest(export, EXPORTS)}")
@@ -91,6 +93,8 @@ def _check(verify: int | None, export: str | None, reviews: Any, out: Path | Non
         raise ValueError("--import goes with --out alone; export or ask for rows to verify in a command of its own")
     if verify is not None and export not in (None, "csv", "labelstudio"):
         raise ValueError(f"--next goes with --export csv or labelstudio, got {export!r}")
+    if top is not None and (reviews or verify is not None or export not in (None, "labelstudio")):
+        raise ValueError("--top is for the list and for --export labelstudio; leave it away, or see --next")
     if url is not None and export != "labelstudio":
         raise ValueError("--url is for --export labelstudio; leave it away")
     if out is None and (reviews or export is not None):

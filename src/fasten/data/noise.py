@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -16,6 +16,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fasten.cells import unescaped
 from fasten.suggest import nearest
 
 Kind = Literal["none", "symmetric", "symmetric-exclusive", "asymmetric", "pair", "matrix"]
@@ -88,21 +89,28 @@ def parse_noise(text: str) -> Noise:
     return Noise(cast(Kind, kind), rate)
 
 
-def transition_of(noise: Noise, num_classes: int, flips: Flips | None = None) -> Matrix:
-    """The true T of this noise, (N, N). `flips` is the data set's map for asymmetric noise.
+def transition_of(
+    noise: Noise, num_classes: int, flips: Flips | None = None, names: Sequence[str] | None = None
+) -> Matrix:
+    """The true T of this noise, (N, N). `flips` is the data set's map for asymmetric noise, `names` are its classes.
 
     >>> transition_of(parse_noise("symmetric:0.5"), 2).tolist()
     [[0.75, 0.25], [0.25, 0.75]]
     """
     if noise.kind == "matrix":
         assert noise.path is not None
-        return _read_matrix(Path(noise.path), num_classes)
+        return _read_matrix(Path(noise.path), num_classes, names)
     rate = noise.rate or 0.0
     return (1 - rate) * np.eye(num_classes) + rate * _targets(noise.kind, num_classes, flips)
 
 
 def corrupt(
-    truth: Labels, noise: Noise, num_classes: int, rng: np.random.Generator, flips: Flips | None = None
+    truth: Labels,
+    noise: Noise,
+    num_classes: int,
+    rng: np.random.Generator,
+    flips: Flips | None = None,
+    names: Sequence[str] | None = None,
 ) -> Corrupted:
     """Make true labels noisy.
 
@@ -115,7 +123,7 @@ def corrupt(
             f"labels run from {truth.min()} to {truth.max()}, outside the {num_classes} classes; number the classes "
             f"from 0 to {num_classes - 1}"
         )
-    transition = transition_of(noise, num_classes, flips)
+    transition = transition_of(noise, num_classes, flips, names)
     labels = truth.astype(np.int64)
     if noise.kind == "matrix":
         labels = _draw(labels, transition, rng)
@@ -157,13 +165,13 @@ def _targets(kind: Kind, num_classes: int, flips: Flips | None) -> Matrix:
     return identity
 
 
-def _read_matrix(path: Path, num_classes: int) -> Matrix:
+def _read_matrix(path: Path, num_classes: int, names: Sequence[str] | None) -> Matrix:
     if not path.is_file():
         raise FileNotFoundError(f"no noise matrix at {path}; give the path of a .csv, .npy or .npz file")
     readers = {".csv": _read_csv, ".npy": _read_npy, ".npz": _read_npy}
     if path.suffix.lower() not in readers:
         raise ValueError(f"noise matrix {path} is a {path.suffix or 'nameless'} file; give a .csv, .npy or .npz file")
-    matrix = readers[path.suffix.lower()](path, num_classes)
+    matrix = readers[path.suffix.lower()](path, num_classes, names)
     if matrix.shape != (num_classes, num_classes):
         raise ValueError(
             f"noise matrix {path} has shape {matrix.shape}; with {num_classes} classes it needs {num_classes} rows "
@@ -182,24 +190,46 @@ def _read_matrix(path: Path, num_classes: int) -> Matrix:
     return np.asarray(matrix / sums[:, None], np.float64)
 
 
-def _read_csv(path: Path, num_classes: int) -> Matrix:
-    """Numbers; a line of names above them and a column of names to their left may stand there, as in transition.csv."""
+def _read_csv(path: Path, num_classes: int, names: Sequence[str] | None) -> Matrix:
+    """Numbers; a line of names above them and a column of names to their left may stand there, as in transition.csv.
+
+    Classes that are named may come in any order.
+    """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets put a mark before the text
             rows = [row for row in csv.reader(file) if row]
-        if len(rows) == num_classes + 1:
-            rows = rows[1:]
-        if all(len(row) == num_classes + 1 for row in rows):
-            rows = [row[1:] for row in rows]
-        return np.array([[float(cell) for cell in row] for row in rows], np.float64)
+        above = rows.pop(0)[-num_classes:] if len(rows) == num_classes + 1 else None
+        left = [row.pop(0) for row in rows] if all(len(row) == num_classes + 1 for row in rows) else None
+        matrix = np.array([[float(cell) for cell in row] for row in rows], np.float64)
     except (ValueError, csv.Error) as error:  # a ragged table is a ValueError of NumPy's
         raise ValueError(
             f"noise matrix {path} is not a table of numbers ({error}); write {num_classes} lines of {num_classes} "
             "numbers, separated by commas"
         ) from None
+    if matrix.shape != (num_classes, num_classes):
+        return matrix  # refused in a moment
+    return matrix[np.ix_(_places(left, num_classes, names, path), _places(above, num_classes, names, path))]
 
 
-def _read_npy(path: Path, num_classes: int) -> Matrix:
+def _places(found: list[str] | None, num_classes: int, names: Sequence[str] | None, path: Path) -> list[int]:
+    """Where a file has each class, by its name or its number; as they come where it has no names."""
+    numbers = [str(number) for number in range(num_classes)]
+    if found is None or names is None:
+        return list(range(num_classes))
+    said = [unescaped(cell) for cell in found]
+    for known in (list(names), numbers):
+        if sorted(said) == sorted(known):
+            return [said.index(name) for name in known]
+    unknown = next((name for name in said if name not in names), None)
+    wrong = "names a class twice" if unknown is None else f"names a class {unknown!r}, which the data does not have"
+    raise ValueError(f"noise matrix {path} {wrong}; name {_few(names)} as the data does, or leave the names away")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _read_npy(path: Path, num_classes: int, names: Sequence[str] | None) -> Matrix:
     try:
         with open(path, "rb") as file:
             loaded = np.load(file, allow_pickle=False)
