@@ -67,6 +67,17 @@ def test_it_repeats_itself_from_the_same_seed(name):
     assert not same(first.method.state_dict(), final(make_fit(name, seed=1)))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_that_do_not_train_stay_as_they_are(name):
+    fit = make_fit(name)
+    frozen, *_, trained = fit.method.net.parameters()
+    frozen.requires_grad_(False)
+    before = frozen.clone(), trained.clone()
+    fit.run()
+    assert torch.equal(frozen, before[0])
+    assert not torch.equal(trained, before[1])
+
+
 @pytest.mark.parametrize("stop", [1, 4, 5, 7])
 @pytest.mark.parametrize("name", METHODS)
 def test_it_goes_on_after_a_stop_as_if_there_had_been_none(name, stop):

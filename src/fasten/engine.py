@@ -115,8 +115,8 @@ class Fit:
         self.method, self.plan, self.loader, self.machine, self.measure = method, plan, loader, machine, measure
         self.progress = Progress()
         self.after_update: Callable[[bool], None] = lambda epoch_ended: None
-        self.selected: dict[str, Tensor] = {}  # the method's state at the selected epoch
-        self.initial = _copy(method) if any(stage.start == "initial" for stage in plan) else {}
+        self.selected: dict[str, Tensor] = {}  # the method's networks at the selected epoch
+        self.initial = _networks(method) if any(stage.start == "initial" for stage in plan) else {}
         self.update: Update | None = None
         self._clock = time.perf_counter()
         self._restored: dict[str, Tensor] = {}
@@ -126,7 +126,7 @@ class Fit:
             self._run_stage(self.plan[self.progress.stage])
             self.progress.stage += 1
             self.progress.epoch, self.progress.update = 1, 0
-        self.method.load_state_dict(self.selected)
+        self._load_networks(self.selected)
 
     def _run_stage(self, stage: Stage) -> None:
         step, _ = self.start_stage()
@@ -154,18 +154,16 @@ class Fit:
 
     def _begin(self, stage: Stage) -> None:
         if stage.start != "last":
-            self._load_children(self.selected)
+            self._load_networks(self.selected)
         if stage.prepare is not None:
             stage.prepare(self.predict)
         if stage.start == "initial":
-            self._load_children(self.initial)
+            self._load_networks(self.initial)
             self.progress.best, self.selected = None, {}
 
-    def _load_children(self, state: Mapping[str, Tensor]) -> None:
-        """The networks of another time; what the method itself remembers stays."""
-        children = {f"{child}." for child, _ in self.method.named_children()}
-        kept = {name: tensor for name, tensor in state.items() if f"{name.split('.')[0]}." in children}
-        self.method.load_state_dict(kept, strict=False)
+    def _load_networks(self, state: Mapping[str, Tensor]) -> None:
+        """The networks of another time; what the method itself remembers, of its rows say, stays."""
+        self.method.load_state_dict(state, strict=False)
 
     def _fast(self, stage: Stage, update: Update) -> Step:
         if self.machine.kernels == "compiled":
@@ -211,7 +209,7 @@ class Fit:
         score, best = row.get("valid_accuracy"), self.progress.best
         if best is None or score is None or score >= best["valid_accuracy"]:
             self.progress.best = row
-            self.selected = _copy(self.method)
+            self.selected = _networks(self.method)
 
     def predict(self, source: str, of: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """What `Stage.prepare` may look at."""
@@ -291,8 +289,10 @@ def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
     return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)
 
 
-def _copy(method: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
+def _networks(method: nn.Module) -> dict[str, Tensor]:
+    """A copy of the tensors of a method's children, under their names in the method."""
+    children = tuple(f"{child}." for child, _ in method.named_children())
+    return {name: t.detach().clone() for name, t in method.state_dict().items() if name.startswith(children)}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -35,9 +35,11 @@ def inner_of(weights, y):
     return inner
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("route", ["tangent", "graph"])
-def test_the_meta_gradient_is_that_of_a_step_really_taken(problem, route):
+def test_the_meta_gradient_is_that_of_a_step_really_taken(problem, route, frozen):
     net, batches, y, clean = problem
+    next(net.parameters()).requires_grad_(not frozen)
     weights = torch.rand(6, dtype=torch.float64, requires_grad=True)
     ahead = look_ahead(net, batches, inner_of(weights, y), clean, rate=RATE, route=route)
     (found,) = torch.autograd.grad(ahead.loss, weights)
@@ -45,7 +47,8 @@ def test_the_meta_gradient_is_that_of_a_step_really_taken(problem, route):
     def clean_loss_after_a_step(values):
         other = copy.deepcopy(net)
         loss = inner_of(values, y)(other.each(batches, "two-pass"))
-        for p, g in zip(other.parameters(), torch.autograd.grad(loss, list(other.parameters())), strict=True):
+        trained = [p for p in other.parameters() if p.requires_grad]
+        for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
             p.data -= RATE * g
         return F.cross_entropy(other(clean.x)[0], clean.y).item()
 

@@ -97,7 +97,7 @@ class MLaC(nn.Module):
         # Differs: in the authors' code all four passes move batch norm's running averages, the virtual one too, and a
         # fifth in every epoch's first update; here those of the noisy rows and of c do, once each. The authors' second
         # derivative is taken with some weights already at θ′, up to 2e-3 off on a small network; this one is exact.
-        rate, weights = batch.rates[self.net], list(self.net.parameters())
+        rate, weights = batch.rates[self.net], [p for p in self.net.parameters() if p.requires_grad]
         start = _coasting(weights, batch.velocities[self.net], rate, sgd)
         ahead = look_ahead(self.net, [noisy.x, c.x], inner, g, rate=rate, start=start, route=self.route)
         with torch.no_grad():

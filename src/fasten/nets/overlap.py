@@ -9,6 +9,7 @@ the others are computed in line.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -23,14 +24,17 @@ from fasten.nets.norm import Parts
 _sides: dict[torch.device, torch.cuda.Stream] = {}
 _found: dict[Tensor, tuple[Tensor, Tensor] | None] = {}  # of weights: what is promised, what will fill it; None: filled
 
+_alone = threading.Lock()  # one way back at a time: autograd's own threads do not tell for whom they work
+
 
 def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
     """`torch.autograd.grad`, with all of its work joined."""
-    try:
-        found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
-        join()
-    finally:
-        _found.clear()
+    with _alone:
+        try:
+            found: tuple[Tensor, ...] = torch.autograd.grad(loss, weights, **options)
+            join()
+        finally:
+            _found.clear()
     return found
 
 
