@@ -70,6 +70,7 @@ def test_the_best_validation_epoch_is_selected_and_the_later_one_of_equals():
     fit.run()
     assert fit.progress.best["epoch"] == 4
     assert method.net.weight.item() == pytest.approx(0.4)
+    assert method.seen == 5 * 16, "what the method itself remembers is that of the end"
 
 
 def test_without_validation_the_last_epoch_is_selected():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import torch
 from torch import nn
 
 from builders import CPU32, make_tiny_task
+from fasten.contract import Recipe
 from fasten.data.arrays import rows_from_arrays
+from fasten.engine import predictions
 from fasten.evaluate import Watch, evaluate
 from fasten.own import make_own_task
-from fasten.training import make_loader
+from fasten.records import Run
+from fasten.training import build_method, make_loader
 from reference.metrics import ref_auroc, ref_chi_square, ref_counted_transition
 
 TASK = make_tiny_task()
@@ -90,6 +94,26 @@ def test_suspicion_is_high_where_a_label_is_likely_wrong():
     assert found.scores["relabel_corrected"]["accuracy"] == np.mean(tables["soft_labels"].argmax(1) == TASK.truth)
     off = np.abs(found.transition - TASK.transition)
     assert found.scores["transition"]["largest_error"] == off.max()
+
+
+def test_a_method_that_relabels_is_judged_by_what_it_says_now(monkeypatch):
+    """By its networks as they stand, in evaluation mode and in the order of the rows; not by what it once said."""
+    monkeypatch.setattr("fasten.evaluate.predictions", partial(predictions, chunk=7))
+    torch.manual_seed(0)
+    method = build_method(Run("tiny", method="mlac", recipe=Recipe("small-cnn")), TASK).train()
+    with torch.no_grad():
+        for layer in method.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.running_mean.normal_()
+    found = evaluate(method, TASK, make_loader(TASK, CPU32, 0)).scores
+    method.eval()
+    loader = make_loader(TASK, CPU32, 0)
+    with torch.no_grad():
+        _, features = method.net(torch.cat(list(loader.chunks("noisy", 1000))))
+        q = method.corrector(features, torch.from_numpy(TASK.given)).double().numpy()
+    assert found["relabel_corrected"]["nll"] == pytest.approx(-np.log(q[np.arange(len(q)), TASK.truth]).mean())
+    p_given, wrong = q[np.arange(len(q)), TASK.given], TASK.given != TASK.truth
+    assert found["detection"]["minus_p_given_corrected"]["auroc"] == pytest.approx(ref_auroc(-p_given, wrong))
 
 
 def test_of_own_data_the_noisy_rows_are_judged_and_not_others_in_their_place():

@@ -108,14 +108,17 @@ def evaluate(
     known = audited_known(task)
     found = find(probs, known, task.num_classes, min_precision, seed)
     noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
-    corrected = _table(method, "soft_labels")
+    corrected = _corrected(method, loader)
     scores = {
         "test_nll": metrics.nll(test, task.test),
         "relabel": metrics.relabel_scores(probs, task.truth, task.given, noisy),
         "relabel_corrected": None if corrected is None else metrics.relabel_scores(corrected, task.truth, task.given),
-        "detection": _detection(method, task, probs[noisy, task.given], found.judged.p_wrong[noisy]),
+        "detection": _detection(method, task, probs[noisy, task.given], found.judged.p_wrong[noisy], corrected),
         "transition": _compare(found.transition, task.transition) | {"estimated": _clean_set_estimate(method, loader)},
     }
+    facts = getattr(method, "facts", None)
+    if facts is not None:
+        scores["facts"] = {name: value.item() for name, value in facts().items()}
     if task.known is not None:
         scores["evidence"] = None if found.evidence is None else found.evidence.to_json()
     return Evaluation(scores, metrics.accuracy(test, task.test), probs, found, known)
@@ -138,31 +141,45 @@ def audited_known(task: Task) -> Known:
 
 
 def _detection(
-    method: nn.Module, task: Task, p_given: NDArray[np.floating[Any]], p_wrong: NDArray[np.float64]
+    method: nn.Module,
+    task: Task,
+    p_given: NDArray[np.floating[Any]],
+    p_wrong: NDArray[np.float64],
+    corrected: NDArray[np.float64] | None,
 ) -> dict[str, Any]:
-    """How well wrong labels are found, by each score of suspicion."""
+    """How well wrong labels are found, by each score of suspicion.
+
+    Beside those of the classifier, what the method itself makes of the noisy rows: little weight, dropped, corrected.
+    """
     suspicion = {"minus_p_given": -p_given, "posterior": p_wrong}
-    suspicion |= _own_suspicion(method, task)
+    weights, keep = _table(method, "weights"), _table(method, "keep")
+    if weights is not None:
+        suspicion["minus_weight"] = -weights
+    if keep is not None:
+        suspicion["dropped"] = 1 - keep
+    if corrected is not None:
+        suspicion["minus_p_given_corrected"] = -corrected[np.arange(len(corrected)), task.given]
     return {name: metrics.detection_scores(score, task.truth, task.given) for name, score in suspicion.items()}
 
 
-def _own_suspicion(method: nn.Module, task: Task) -> dict[str, NDArray[np.float64]]:
-    """What a method itself makes of the noisy rows, beside its classifier: little weight, dropped, label corrected."""
-    found = {}
-    weights, keep, corrected = (_table(method, name) for name in ("weights", "keep", "soft_labels"))
-    if weights is not None:
-        found["minus_weight"] = -weights
-    if keep is not None:
-        found["dropped"] = 1 - keep
-    if corrected is not None:
-        found["minus_p_given_corrected"] = -corrected[np.arange(len(corrected)), task.given]
-    return found
-
-
 def _table(method: nn.Module, name: str) -> NDArray[np.float64] | None:
-    """A buffer of a method with a row for each noisy row, as it was at the selected epoch."""
+    """A buffer of a method with a row for each noisy row, as the end of training left it."""
     buffer = getattr(method, name, None)
     return buffer.cpu().double().numpy() if isinstance(buffer, Tensor) else None
+
+
+@torch.no_grad()
+def _corrected(method: nn.Module, loader: Loader) -> NDArray[np.float64] | None:
+    """Soft labels of the noisy rows: what the method's `relabel` says now, or what it has remembered."""
+    features_of, relabel = getattr(method, "features", None), getattr(method, "relabel", None)
+    if relabel is None:
+        return _table(method, "soft_labels")
+    found: list[Tensor] = []
+    given = loader.y["noisy"]
+    for features in predictions(method, loader, "noisy", features_of):
+        found.append(relabel(features, given[: len(features)]))
+        given = given[len(features) :]
+    return torch.cat(found).cpu().double().numpy()
 
 
 def _compare(T: NDArray[np.float64], true: NDArray[np.float64] | None) -> dict[str, Any]:

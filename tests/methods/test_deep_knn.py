@@ -74,6 +74,9 @@ def test_the_better_preliminary_network_decides_and_that_of_all_rows_among_equal
     kept = {name: ref_keep(z, labels, NOISY, 5, N) for name, z in (("clean", by_clean), ("union", by_union))}
     assert (kept["clean"] != kept["union"]).any()
     np.testing.assert_array_equal(method.keep, kept[decides])
+    facts = {name: value.item() for name, value in method.facts().items()}
+    kept_fraction = pytest.approx(kept[decides].mean())
+    assert facts == {"kept_fraction": kept_fraction, "filtered_by_all_rows": decides == "union"}
 
 
 def make_batch(index, weight):

@@ -45,6 +45,7 @@ class DeepKNN(nn.Module):
 
     keep: Tensor
     clean_hits: Tensor
+    by_all: Tensor
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class DeepKNN(nn.Module):
         self.adam_rate, self.adam_decay = adam_rate, adam_decay
         self.register_buffer("keep", torch.ones(len(labels)))  # 1 or 0: what the filter says of each noisy row
         self.register_buffer("clean_hits", torch.zeros((), dtype=torch.int64))  # of the clean network, on validation
+        self.register_buffer("by_all", torch.zeros((), dtype=torch.bool))  # whether the network of all rows filters
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         clean, both = {"clean": Draw("clean", recipe.batch_size)}, {"both": Draw("both", recipe.batch_size)}
@@ -87,8 +89,8 @@ class DeepKNN(nn.Module):
 
     def choose(self, predict: Predict) -> None:
         """The filter of the network of all rows, unless that of the clean rows is better."""
-        better = self._hits(predict) >= self.clean_hits
-        self.keep.copy_(torch.where(better, self._agrees(predict), self.keep))
+        self.by_all.copy_(self._hits(predict) >= self.clean_hits)
+        self.keep.copy_(torch.where(self.by_all, self._agrees(predict), self.keep))
 
     def _hits(self, predict: Predict) -> Tensor:
         logits, labels = predict("valid", self.logits)
@@ -102,6 +104,10 @@ class DeepKNN(nn.Module):
         votes = vote(logits, labels, noisy, k=k, num_classes=self.num_classes)  # (n, N)
         own = votes.gather(1, labels[noisy, None]).squeeze(1)
         return (own == votes.amax(1)).to(self.keep.dtype)
+
+    def facts(self) -> dict[str, Tensor]:
+        """For the record."""
+        return {"kept_fraction": self.keep.mean(), "filtered_by_all_rows": self.by_all}
 
     def step_all(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         (rows,) = batch.draws.values()

@@ -110,6 +110,14 @@ class MLaC(nn.Module):
         logits, _ = self.net(x)
         return torch.softmax(logits, 1)
 
+    def features(self, x: Tensor) -> Tensor:
+        return self.net.features(x)
+
+    def relabel(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The soft labels of rows with these given ones."""
+        q: Tensor = self.corrector(features, labels)
+        return q
+
 
 def _halves(rows: Examples) -> tuple[Examples, Examples]:
     half = len(rows.y) // 2

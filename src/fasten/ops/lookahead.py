@@ -60,7 +60,9 @@ def look_ahead(
     (a momentum's share of it, say). `moves=False`: `inner` is zero now, only its derivative is not, so θ′ = θ. Only
     the pass at θ moves batch-norm statistics; the virtual ones leave the network as it was, bit for bit.
     """
-    names, weights = zip(*((name, weight) for name, weight in net.named_parameters() if weight.requires_grad), strict=True)
+    names, weights = zip(
+        *((name, weight) for name, weight in net.named_parameters() if weight.requires_grad), strict=True
+    )
     twice = route == "graph"
     once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated once only
     spare = {"allow_unused": True, "materialize_grads": True}  # networks may have weights that they do not use
