@@ -199,6 +199,23 @@ def test_a_setting_that_cannot_be_is_refused(folder, capsys, setting, words):
 
 
 @pytest.mark.parametrize(
+    ("method", "setting", "words"),
+    [
+        ("clean-only", "per_class=0", ["at least 1 clean row", "per_class"]),
+        ("naive-oversampling", "per_class=-1", ["at least 1 clean row, got -10", "per_class"]),
+        *((name, "clean_batch=0", ["at least 1 clean row, got 0"]) for name in ("l2rw", "mw-net", "mloc", "mslc")),
+        ("l2rw", "clean_batch=-1", ["at least 1 clean row, got -1", "clean_batch"]),
+        ("mlac", "clean_batch=0", ["clean_batch must be at least 2"]),
+        ("mw-net", "meta_rate=-1", ["learning rate must be at least 0, got -1", "meta_rate"]),
+        ("mslc", "meta_rate=-1", ["learning rate must be at least 0, got -1"]),
+        ("mloc", "meta_stage_rate=-1", ["rate", "-1"]),
+    ],
+)
+def test_a_setting_of_another_method_that_cannot_be_is_refused(folder, capsys, method, setting, words):
+    refuse(f"{TRAIN} --method {method} --set {setting}", capsys, *words)
+
+
+@pytest.mark.parametrize(
     ("device", "words"),
     [
         ("banana", ["unknown device 'banana'", "known: auto, cpu"]),

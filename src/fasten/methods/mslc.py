@@ -79,7 +79,7 @@ class MSLC(nn.Module):
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         warm_up = max(1, min(round(self.warm_up * recipe.epochs), recipe.epochs - 1))
-        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         late = replace(recipe, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
         optim = {self.mixers: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: late.sgd()}
