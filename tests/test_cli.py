@@ -277,6 +277,7 @@ def write_cifar10(root: Path, label: int = 3):
         ("cifar100n --labels aggregate", ["unknown label set 'aggregate'", "noisy"]),
         ("cifar10 --labels aggregate", ["cifar10", "'aggregate'", "leave --labels away"]),
         ("digits --labels worse", ["digits", "'worse'", "leave --labels away"]),
+        ("digits --clean 1297", ["digits has no noisy row left", "1297", "--clean"]),
     ],
 )
 def test_data_that_are_not_there_are_refused(folder, capsys, command, words):

@@ -291,6 +291,22 @@ def test_what_does_not_fit_the_data_is_refused(here, capsys, options, words):
     refuse(f"{options} --device cpu" + ("" if "--out" in options else " --out run"), capsys, *words)
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_too_few_rows_for_a_batch_norm_are_refused(here, capsys, command):
+    refuse(f"{command} items.csv --device cpu --set batch_size=1 --out run", capsys, "one noisy row", "batch_size")
+    table = pd.read_csv("items.csv").drop(columns="split")
+    table["verified_label"] = table["verified_label"].fillna(table["label"]).where(table.index > 0)
+    table["picked"] = "chosen"  # none is held back
+    table.to_csv("one.csv", index=False)
+    refuse(f"{command} one.csv --device cpu --out run", capsys, "one noisy row of one.csv", "batch norm", "add such")
+
+
+def test_one_row_at_a_time_is_enough_where_batch_norm_sees_more_than_one_value(here, capsys):
+    options = "--device cpu --no-references --epochs 1 --set batch_size=1"
+    answer(f"train photos --verified verified.txt {options} --out run", capsys)
+    assert read_record(Path("run"))["data"]["rows_noisy"] > 0
+
+
 def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):
     said = answer(f"train emb.npz {FAST} --out run", capsys).splitlines()
     issues = int((labels_of("run")["is_issue"] == "true").sum())

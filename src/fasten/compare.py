@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from fasten.beginnings import check_folder, check_no_file
+from fasten.beginnings import check_folder, check_no_file, check_plan
 from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
@@ -104,7 +104,8 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     missing = {run.method for run in comparison.runs if _record(out, run) is None}
     for run in comparison.runs[: len(names)]:
         if run.method in missing:  # what a method cannot do is said before the first run
-            plan_of(build_method(run, load()), run.recipe)
+            method = build_method(run, load())
+            check_plan(method, plan_of(method, run.recipe), load())
     return comparison
 
 

@@ -160,7 +160,10 @@ def load_task(
         if source.split is not None:
             raise ValueError(f"{name} is split officially, with its own clean rows; leave --clean away, got {clean}")
         dataset = replace(dataset, num_clean=clean)
-    return make_task(dataset, source, noise, seed)
+    task = make_task(dataset, source, noise, seed)
+    if not len(task.given):
+        raise ValueError(f"{name} has no noisy row left beside its {len(task.clean)} clean ones; lower --clean")
+    return task
 
 
 @dataclass(frozen=True)

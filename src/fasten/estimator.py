@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from fasten.beginnings import check_plan
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.labels import Picked, check_alike, label_texts
@@ -62,7 +63,9 @@ def fit_task(
     """
     method = machine.place(_build(run, task, net))
     loader = make_loader(task, machine, run.seed)
-    fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
+    plan = plan_of(method, run.recipe)
+    check_plan(method, plan, task)
+    fit = Fit(method, plan, loader, machine, Watch(task, loader))
 
     def check(epoch_ended: bool) -> None:
         if not epoch_ended:

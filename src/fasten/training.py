@@ -17,7 +17,17 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import at_work, check_folder, check_same, check_trained, holds, new_record, other_machine
+from fasten.beginnings import (
+    at_work,
+    check_folder,
+    check_plan,
+    check_same,
+    check_trained,
+    holds,
+    new_record,
+    other_machine,
+    saved_record,
+)
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -32,7 +42,7 @@ from fasten.machine import Machine, choose_machine
 from fasten.nets import Heads, build_backbone
 from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, final_warnings, start_notes
 from fasten.options import find_method, option_types
-from fasten.records import Log, Record, Run, read_record, shared_gpu, write_record
+from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.signals import asked_to_stop
 from fasten.stream import StreamLoader
@@ -114,7 +124,8 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
         return resume(out, settings)
     check_folder(out)
     task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
-    plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
+    method = build_method(run, task)
+    check_plan(method, plan_of(method, run.recipe), task)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
     how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
     record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
@@ -135,7 +146,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
 
 def _go_on(out: Path, settings: Settings) -> Record:
     began = time.perf_counter()
-    record = _read_record(out, settings)
+    record = saved_record(out, settings.say)
     check_trained(out, record)
     if record["result"] is not None:
         settings.say(f"{out} is a finished run")
@@ -162,21 +173,6 @@ def _said(settings: Settings) -> dict[str, Any]:
     said |= {"device": None if settings.device == "auto" else settings.device}
     said |= {"root": None if settings.place == Place() else os.fspath(settings.place.root)}
     return {key: value for key, value in said.items() if value is not None}
-
-
-def _read_record(out: Path, settings: Settings) -> Record:
-    """The record of a run's folder; of the last checkpoint, where the file is lost or damaged."""
-    try:
-        return read_record(out)
-    except ValueError:
-        found = Checkpoints(out / "checkpoint").load()
-        if found is None:
-            raise
-        record: Record = found[1]["record"]
-        settings.say("record.json is lost or damaged; it is made again from the last checkpoint")
-        if ranks.rank() == 0:
-            write_record(out, record)
-        return record
 
 
 class _Session:
