@@ -114,7 +114,7 @@ TRAIN = "train digits --device cpu --epochs 1 --out run"
         ("train digit --out run", ["unknown data set 'digit'", "did you mean 'digits'?"]),
         (
             "train zzz --out run",
-            ["unknown data set 'zzz', and no file or folder is called so; known: digits", "cifar10n"],
+            ["unknown data set 'zzz', and no file or folder has that name; known: digits", "cifar10n"],
         ),
         ("train digits --epochs 0 --out run", ["--epochs", "from 1 on", "got 0"]),
         ("train digits --epochs many --out run", ["--epochs", "whole number", "'many'"]),

@@ -213,6 +213,21 @@ def test_a_run_on_own_data_resumes_as_if_it_had_never_stopped(here, capsys, monk
     assert (here / "run" / "probabilities.npy").read_bytes() == (here / "whole" / "probabilities.npy").read_bytes()
 
 
+@pytest.mark.parametrize("given", ["photos", "photos/", "items.csv"])
+def test_relative_data_are_looked_for_where_one_is(here, capsys, monkeypatch, given):
+    def stop(self, epoch_ended):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Session, "_after_update", stop)
+    verified = "--verified verified.txt" if "photos" in given else ""
+    assert main(shlex.split(f"train {given} {verified} {FAST} --json --out run")) == 130
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    name = given.rstrip("/")
+    words = [f"no file or folder {name} in {here}/elsewhere", "relative path", "run this where the path leads to them"]
+    refuse("resume ../run --device cpu --json", capsys, *words, folder=here)
+
+
 def test_data_that_changed_meanwhile_are_not_resumed(here, capsys):
     answer(f"train emb.npz {FAST} --out run", capsys)
     record = json.loads((here / "run" / "record.json").read_text())
@@ -267,7 +282,10 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train items.csv --test photos", ["--test is for folders of images", "split"]),
         ("train emb.npz --clean-folder photos", ["--clean-folder is for folders of images", "x_clean"]),
         ("train missing/", ["no file or folder missing"]),
-        ("train missing.csv", ["no file missing.csv"]),
+        ("train missing.csv", ["no file or folder missing.csv", "relative path"]),
+        ("train fotos/ --test photos", ["no file or folder fotos in", "say where the data lie"]),
+        ("train fotos --test photos", ["unknown data set 'fotos', and no file or folder has that name"]),
+        ("train /nowhere/a.csv --clean-folder photos", ["no file or folder /nowhere/a.csv; say where"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
         ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "cross-entropy"]),

@@ -125,6 +125,8 @@ def read_rows(
     need a label only if `labelled`.
     """
     place, how = Path(path), own.decoding(shape)
+    if not place.exists():
+        raise FileNotFoundError(_missing(place))
     if place.is_dir() and not is_hub_folder(place):
         rows = read_folder(
             place,
@@ -148,6 +150,16 @@ def read_rows(
     return rows
 
 
+def _missing(path: Path) -> str:
+    """A run that goes on may do so in another folder than it was begun in."""
+    if path.is_absolute():
+        return f"there is no file or folder {path}; say where the data lie"
+    return (
+        f"there is no file or folder {path} in {Path.cwd()}, where this relative path is looked for; say where the "
+        "data lie, or run this where the path leads to them"
+    )
+
+
 def _check_one_file(path: str, own: Own) -> None:
     """Tables and arrays say themselves which rows are what."""
     for key in ("clean", "valid", "test"):
@@ -167,8 +179,6 @@ def _read_file(
         return read_npz(path, class_names=class_names)
     if path.suffix.lower() in TABLES:
         return read_table(path, how=how, class_names=class_names, feature_names=feature_names)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path}; say where the data lie")
     raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
 
 
