@@ -555,11 +555,31 @@ def test_data_that_moved_are_found_again(folder, capsys, monkeypatch):
         assert main(shlex.split(f"train moved --root old {ARGS} --no-references --json --out run")) == 130
     Path("old").rename("new")
     refuse("resume run --json", capsys, "no rows in old", "--root")
-    answer("resume run --root new", capsys)
+    Path("new").rename("data")
+    answer("resume run --root data", capsys)  # where data lie by default
     answer("evaluate run moved", capsys)
+    Path("data").rename("new")
+    refuse("evaluate run moved", capsys, "no rows in data;")
     Path("new").rename("newer")
-    refuse("evaluate run moved", capsys, "no rows in new;")
     answer("evaluate run moved --root newer", capsys)
+
+
+def test_a_run_goes_on_with_the_device_that_is_said_now_and_else_with_its_own(folder, capsys, monkeypatch):
+    chosen, real = [], training.choose_machine
+
+    def choose(device=None, **options):
+        chosen.append(device)
+        return real("cpu", **options)
+
+    def interrupt(display, done):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Display, "update", interrupt)
+    assert main(shlex.split(f"train digits {ARGS} --no-references --json --out run")) == 130
+    monkeypatch.setattr(training, "choose_machine", choose)
+    for said in ("--device auto", "", "--device cpu", ""):
+        assert main(shlex.split(f"resume run --json {said}")) == 130
+    assert chosen == ["auto", "auto", "cpu", "cpu"]
 
 
 def test_a_run_that_diverges_says_so(folder, capsys):

@@ -95,7 +95,7 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
-    ready = prepare_data(request.dataset, request.own, settings.place, device_type=device_type)
+    ready = prepare_data(request.dataset, request.own, settings.place or Place(), device_type=device_type)
     load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], ready.place, None, ready.own))
     if request.methods == "all":
         names = [name for name in names if _allows(load(), METHODS[name])]
@@ -132,7 +132,7 @@ def compare(
     out.mkdir(parents=True, exist_ok=True)
     summary = _write(out, comparison, outcomes)
     places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
-    place = comparison.place or settings.place
+    place = comparison.place or settings.place or Place()
     todo = []
     for folder, i in places.items():
         if outcomes[i].state == "open":
@@ -148,7 +148,7 @@ def compare(
         done(outcomes[i], i + 1, len(outcomes), False)
 
     if todo and cluster is not None:
-        with room_on_ray(cluster, settings.device, out, settings.say) as work:
+        with room_on_ray(cluster, settings.device or "auto", out, settings.say) as work:
             work(todo, ended)
     elif todo:
         in_this_process(replace(settings, place=place))(todo, ended)

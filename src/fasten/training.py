@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,8 @@ REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's 
 class Settings:
     """How to carry out a run, none of which changes what it computes (up to rounding, and while it is finite)."""
 
-    place: Place = field(default_factory=Place)
-    device: str = "auto"
+    place: Place | None = None  # None: `Place()`, or where the run found its data
+    device: str | None = None  # None: auto, or that of the run
     clean_reference: bool = True
     noisy_reference: bool = False
     deterministic: bool = False
@@ -118,16 +118,17 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
-    settings = settings or Settings()
-    began = time.perf_counter()
+    began, settings = time.perf_counter(), settings or Settings()
+    place = settings.place or Place()
+    settings = replace(settings, place=place, device=settings.device or "auto")
     if ranks.restarted() and ranks.first_says(holds(out, run)):
         return resume(out, settings)
     check_folder(out)
-    task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
+    task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
     method = build_method(run, task)
     check_plan(method, plan_of(method, run.recipe), task)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
-    how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
+    how = {"root": os.fspath(place.root), "label_set": place.label_set, "device": settings.device}
     record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
     ranks.wait()  # until all have looked at the folder, before there is something in it
     if ranks.rank() == 0:
@@ -155,7 +156,7 @@ def _go_on(out: Path, settings: Settings) -> Record:
     how = (record["environment"].get("how") or {}) | _said(settings)
     if not {"root", "label_set", "device"} <= how.keys():
         raise ValueError(f"{out / 'record.json'} does not say how it was run; run it again in another folder")
-    place = replace(settings.place, root=Path(how["root"]), label_set=how["label_set"])
+    place = replace(settings.place or Place(), root=Path(how["root"]), label_set=how["label_set"])
     settings = replace(settings, place=place, device=how["device"], **{key: how[key] for key in KEPT if key in how})
     environment = record["environment"] | {"how": how} | shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
@@ -169,9 +170,8 @@ def _go_on(out: Path, settings: Settings) -> Record:
 
 def _said(settings: Settings) -> dict[str, Any]:
     """What is asked of a run that goes on, where it is not left as it was."""
-    said = {"checkpoint_every": settings.checkpoint_every, "on_nan": settings.on_nan}
-    said |= {"device": None if settings.device == "auto" else settings.device}
-    said |= {"root": None if settings.place == Place() else os.fspath(settings.place.root)}
+    said = {key: getattr(settings, key) for key in ("checkpoint_every", "on_nan", "device")}
+    said["root"] = None if settings.place is None else os.fspath(settings.place.root)
     return {key: value for key, value in said.items() if value is not None}
 
 
