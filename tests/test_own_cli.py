@@ -266,6 +266,9 @@ def test_compare_takes_the_options_of_folders(here, capsys):
     (here / "other.txt").write_text("\n".join((here / "verified.txt").read_text().splitlines()[:30]))
     changed = command.replace("verified.txt", "other.txt")
     refuse(f"{changed} --device cpu --out many", capsys, "holds a comparison with own")
+    before = tree(here / "many" / "fasten-seed0")
+    answer(f"{command.replace('photos', './photos/')} --device cpu --out many", capsys)
+    assert tree(here / "many" / "fasten-seed0") == before
 
 
 # What a user gets wrong: one sentence, and nothing is written.

@@ -7,6 +7,7 @@ goes on where it stopped, and one with more methods or seeds adds to what is the
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -17,7 +18,7 @@ from fasten.beginnings import check_folder, check_no_file, check_plan
 from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
-from fasten.datasets import Place, Ready, check_noise, load_task, prepare_data
+from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
 from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
@@ -92,6 +93,8 @@ Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the numbe
 
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
+    if is_own(request.dataset):
+        request = replace(request, dataset=_written(request.dataset))
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
@@ -107,6 +110,12 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
             method = build_method(run, load())
             check_plan(method, plan_of(method, run.recipe), load())
     return comparison
+
+
+def _written(path: str) -> str:
+    """A path as it is written in records: `photos/` and `photos` are the same data; `./digits` is no known data set."""
+    short = os.path.normpath(path)
+    return short if is_own(short) else path
 
 
 def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
