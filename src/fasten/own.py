@@ -202,7 +202,9 @@ def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
     found = shape_of(rows.x)
     if found != shape:
         came, wanted = ("×".join(map(str, size)) for size in (found, shape))
-        raise ValueError(f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give such")
+        raise ValueError(
+            f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give examples of that shape"
+        )
 
 
 def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
