@@ -102,8 +102,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or a module
     of your own that makes (n, features) of a batch; it is copied. `weights` is a .safetensors file from which it
     starts, and `frozen` leaves it as it is but for the classifier on top. `method` is any of `fasten methods`.
-    `epochs`, `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are as `fasten train`
-    would choose them where they are None. `size` is the side in pixels of what image files are scaled to. With
+    `epochs`, `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are as `fasten
+    train` would choose them where they are None. `size` is the side in pixels of what image files are scaled to. With
     `min_precision`, labels are corrected only as far as verified rows show that so many of the corrections are right.
     One `random_state` gives one classifier, on a CPU to the bit.
 

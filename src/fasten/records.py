@@ -182,7 +182,15 @@ class Log:
         write_text(path, "".join(self.lines))
 
     def add(self, **values: Any) -> None:
-        line = json.dumps(values) + "\n"
+        self._append(json.dumps(values) + "\n")
+
+    def keep(self, before: Log, *events: str) -> None:
+        """Of a log that began with the same lines, such events as came after them."""
+        for line in before.lines[len(self.lines) :]:
+            if json.loads(line)["event"] in events:
+                self._append(line)
+
+    def _append(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line)
         self.lines.append(line)

@@ -293,8 +293,10 @@ class _Session:
             if ranks.rank() == 0:
                 self.checkpoints.drop_newest()
             ranks.wait()
-        self.log = self._restore()
-        factor = self.fit.progress.rate_factor = LOWER ** (len(rewinds) + 1)
+        before, self.log = self.log, self._restore()
+        if before is not None and self.log is not None:
+            self.log.keep(before, "diverged", "rewind")
+        factor = self.fit.progress.rate_factor = 1 / LOWER ** (len(rewinds) + 1)
         found, there = error.found, self.checkpoints.newest
         went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
         self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}
