@@ -40,9 +40,15 @@ def check_folder(out: Path) -> None:
     check_no_file(out)
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
+    check_unused(out, "choose another --out")
+
+
+def check_unused(out: Path, cure: str = "choose another folder") -> None:
+    """Refuse a folder that holds a file of a run's."""
     for name in FILES:
         if (out / name).exists():
-            raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
+            what = "a run" if name == "record.json" else f"{name}, which would be replaced"
+            raise ValueError(f"{out} already holds {what}; {cure}")
 
 
 def holds(out: Path, run: Run) -> bool:
