@@ -112,6 +112,34 @@ def test_a_thumbnail_shows_the_image(shape):
     assert int(small[-1, 0].max()) < 12
 
 
+def test_a_thumbnail_takes_grey_images_and_fractions():
+    image = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    coloured = np.stack([image, image.T, image], 2)
+    np.testing.assert_array_equal(decoded(thumbnail(image)), image)
+    for same in (image[..., None], image / 255, (image / 255).astype(np.float32), image.astype(np.int64)):
+        assert thumbnail(same) == thumbnail(image)
+    for same in (coloured / 255, np.dstack([coloured, image])):  # the last with a fourth channel
+        assert thumbnail(same) == thumbnail(coloured)
+    assert thumbnail(image > 99) == thumbnail(np.where(image > 99, 255, 0))
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\); give \(height, width\)"),
+        (np.zeros(64, np.uint8), r"\(64,\)"),
+        (np.full((8, 8), 2.0), "fractions to 1"),
+        (np.full((8, 8), np.nan), "fractions to 1"),
+        (np.full((8, 8), -1), "whole numbers from 0"),
+        (np.zeros((0, 8)), "empty"),
+        (np.full((8, 8), "x"), "not of numbers"),
+    ],
+)
+def test_what_is_no_image_is_refused(image, words):
+    with pytest.raises(ValueError, match=words):
+        thumbnail(image)
+
+
 def test_the_gallery_of_a_task_shows_its_own_rows(tmp_path):
     task = make_tiny_task()
     post = np.eye(3)[(task.given + 1) % 3] * 0.9 + 0.03

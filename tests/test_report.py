@@ -116,6 +116,9 @@ def test_the_page_starts_as_html_and_names_the_run() -> None:
     html = render(example_record())
     assert html.lstrip().startswith("<!DOCTYPE html>")
     assert "<title>FasTEN on digits</title>" in html
+    here = example_record()
+    here["run"]["dataset"] = "."
+    assert "<title>FasTEN on the folder .</title>" in render(here)
     assert "40% symmetric noise" in html
 
 

@@ -166,7 +166,8 @@ def _environment() -> Environment:
 
 
 def _title(run: Record) -> str:
-    data = Path(str(run.get("dataset") or "data without a name")).name
+    data = str(run.get("dataset") or "data without a name")
+    data = Path(data).name or f"the folder {data}"  # `.` has no name
     return f"Audit of {data}" if run.get("method") == AUDIT else f"{method_name(run)} on {data}"
 
 
