@@ -101,6 +101,17 @@ def test_the_gallery_of_many_rows_and_pairs_stays_small():
     assert len(render(own_record(), made).encode()) < 10_000_000
 
 
+def test_the_noise_found_is_that_of_the_rows_where_classes_differ_in_size():
+    """Half of a rare class is wrong, and nothing else: 5 of 100 rows, not a sixth."""
+    record = own_record()
+    record["evaluation"]["transition"]["given"] = [[1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]]
+    table = table_of([("cat", "dog")] * 5 + [("cat", "cat")] * 95)
+    table["p_wrong"] = [1.0] * 5 + [0.0] * 95
+    text = Page(render(record, make_gallery(table, lambda row: None))).text
+    assert "Noise found 5.0% of the given labels are expected to be wrong" in text
+    assert "Noise found 16.7% of a class's labels are wrong, by T" in Page(render(record)).text
+
+
 @pytest.mark.parametrize("shape", [(8, 8, 1), (16, 16, 3), (32, 32, 3), (300, 200, 3)])
 def test_a_thumbnail_shows_the_image(shape):
     image = np.zeros(shape, np.uint8)
