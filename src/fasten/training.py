@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
 MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
+_SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -90,7 +92,7 @@ def build_method(run: Run, task: Task) -> nn.Module:
             f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
             "--verified FILE, or use --method cross-entropy"
         )
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
         method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
