@@ -232,7 +232,9 @@ def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[li
             continue
         find_method(method)
         if method not in own:
-            raise ValueError(f"{key} is set, and {method} is not compared; add it to --methods or leave the setting")
+            raise ValueError(
+                f"{key} is set, and {method} is not compared; add it to --methods or leave the setting out"
+            )
         own[method].append(f"{option}={value}")
     return shared, own
 

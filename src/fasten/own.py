@@ -142,7 +142,7 @@ def read_rows(
         rows = _read_file(place, how, class_names, feature_names)
         rows = rows if own.verified is None else _with_verdicts(rows, Path(own.verified), place)
         if own.size is not None and not isinstance(rows.x, ImageFiles):
-            raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it away")
+            raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it out")
     if class_names is not None and labelled:
         _check_labelled(rows)
     if shape is not None:
