@@ -13,11 +13,28 @@ from pathlib import Path
 
 import numpy as np
 
+from fasten.beginnings import FILES
 from fasten.datasets import DATASETS
 from fasten.records import Run
 from fasten.training import Settings, train
 
 SEEDS = range(5)
+RUNS = (*(f"noise40-seed{seed}" for seed in SEEDS), "noise80-seed0")
+
+
+def clear(out: Path) -> None:
+    """Remove what an earlier demo left; refuse a place that holds anything else."""
+    runs = sorted(out.iterdir()) if out.is_dir() else []
+    theirs = [run for run in runs if run.name not in RUNS or not run.is_dir()]
+    theirs += [file for run in runs if run.is_dir() for file in run.iterdir() if not is_ours(file)]
+    if theirs or (out.exists() and not out.is_dir()):
+        raise SystemExit(f"demo: {theirs[0] if theirs else out} is not of an earlier demo; choose another --out")
+    for run in runs:
+        shutil.rmtree(run)
+
+
+def is_ours(file: Path) -> bool:
+    return file.name in FILES or file.name.startswith(".")  # half-written files, and the lock
 
 
 def run(noise: str, seed: int, out: Path) -> dict:
@@ -51,13 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo-run"))
     out = parser.parse_args().out
-    shutil.rmtree(out, ignore_errors=True)
+    clear(out)
     began = time.perf_counter()
     print("digits, 40% symmetric noise, 100 clean labels, 1,197 noisy ones:", file=sys.stderr)
-    records = [run("symmetric:0.4", seed, out / f"noise40-seed{seed}") for seed in SEEDS]
+    records = [run("symmetric:0.4", seed, out / RUNS[seed]) for seed in SEEDS]
     noisy, clean, ours = np.mean([accuracies(record) for record in records], axis=0)
     print("\nthe same with 80% symmetric noise:", file=sys.stderr)
-    bad = run("symmetric:0.8", 0, out / "noise80-seed0")
+    bad = run("symmetric:0.8", 0, out / RUNS[-1])
     seconds = time.perf_counter() - began
 
     print(f"\ntest accuracy at 40% noise, mean over seeds 0 to {len(records) - 1}")
@@ -69,7 +86,7 @@ def main() -> None:
     for note in bad["notes"]:
         print(f"  note: {note}")
     print(f"\n{seconds:.0f} s; reports:")
-    for name in ("noise40-seed0", "noise80-seed0"):
+    for name in (RUNS[0], RUNS[-1]):
         print(f"  {out / name / 'report.html'}")
 
 

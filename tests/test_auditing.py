@@ -201,6 +201,16 @@ def test_a_folder_that_holds_a_run_is_left_alone(tmp_path):
         make(tmp_path / "run", n=30)
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "transition.csv", "report.html", "probabilities.npy", "gallery.json"])
+def test_somebodys_file_is_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("somebody's work")
+    with pytest.raises(ValueError, match=f"already holds {name}, which would be replaced; choose another folder"):
+        make(tmp_path, n=30)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "somebody's work")]
+    with pytest.raises(ValueError, match="is a file"):
+        make(tmp_path / name, n=30)
+
+
 def test_labels_may_be_names_or_numbers():
     assert (
         codes_of(["emu", None, "cat"], NAMES, "y").tolist() == codes_of([2, -1, 0], NAMES, "y").tolist() == [2, -1, 0]

@@ -114,7 +114,7 @@ TRAIN = "train digits --device cpu --epochs 1 --out run"
         ("train digit --out run", ["unknown data set 'digit'", "did you mean 'digits'?"]),
         (
             "train zzz --out run",
-            ["unknown data set 'zzz', and no file or folder is called so; known: digits", "cifar10n"],
+            ["unknown data set 'zzz', and no file or folder has that name; known: digits", "cifar10n"],
         ),
         ("train digits --epochs 0 --out run", ["--epochs", "from 1 on", "got 0"]),
         ("train digits --epochs many --out run", ["--epochs", "whole number", "'many'"]),
@@ -199,6 +199,23 @@ def test_a_setting_that_cannot_be_is_refused(folder, capsys, setting, words):
 
 
 @pytest.mark.parametrize(
+    ("method", "setting", "words"),
+    [
+        ("clean-only", "per_class=0", ["at least 1 clean row", "per_class"]),
+        ("naive-oversampling", "per_class=-1", ["at least 1 clean row, got -10", "per_class"]),
+        *((name, "clean_batch=0", ["at least 1 clean row, got 0"]) for name in ("l2rw", "mw-net", "mloc", "mslc")),
+        ("l2rw", "clean_batch=-1", ["at least 1 clean row, got -1", "clean_batch"]),
+        ("mlac", "clean_batch=0", ["clean_batch must be at least 2"]),
+        ("mw-net", "meta_rate=-1", ["learning rate must be at least 0, got -1", "meta_rate"]),
+        ("mslc", "meta_rate=-1", ["learning rate must be at least 0, got -1"]),
+        ("mloc", "meta_stage_rate=-1", ["rate", "-1"]),
+    ],
+)
+def test_a_setting_of_another_method_that_cannot_be_is_refused(folder, capsys, method, setting, words):
+    refuse(f"{TRAIN} --method {method} --set {setting}", capsys, *words)
+
+
+@pytest.mark.parametrize(
     ("device", "words"),
     [
         ("banana", ["unknown device 'banana'", "known: auto, cpu"]),
@@ -255,11 +272,12 @@ def write_cifar10(root: Path, label: int = 3):
         ("cifar10", ["CIFAR-10 is not in data", "--root", "--download"]),
         ("cifar100 --root nowhere", ["CIFAR-100 is not in nowhere", "--root"]),
         ("cifar10n", ["CIFAR-10_human.pt is not in data", "--root"]),
-        ("cifar10n --noise pair:0.2", ["cifar10n", "leave --noise away", "'pair:0.2'"]),
+        ("cifar10n --noise pair:0.2", ["cifar10n", "leave --noise out", "'pair:0.2'"]),
         ("cifar10n --labels wrst", ["unknown label set 'wrst'", "did you mean 'worst'?"]),
         ("cifar100n --labels aggregate", ["unknown label set 'aggregate'", "noisy"]),
-        ("cifar10 --labels aggregate", ["cifar10", "'aggregate'", "leave --labels away"]),
-        ("digits --labels worse", ["digits", "'worse'", "leave --labels away"]),
+        ("cifar10 --labels aggregate", ["cifar10", "'aggregate'", "leave --labels out"]),
+        ("digits --labels worse", ["digits", "'worse'", "leave --labels out"]),
+        ("digits --clean 1297", ["digits has no noisy row left", "1297", "--clean"]),
     ],
 )
 def test_data_that_are_not_there_are_refused(folder, capsys, command, words):
@@ -537,11 +555,31 @@ def test_data_that_moved_are_found_again(folder, capsys, monkeypatch):
         assert main(shlex.split(f"train moved --root old {ARGS} --no-references --json --out run")) == 130
     Path("old").rename("new")
     refuse("resume run --json", capsys, "no rows in old", "--root")
-    answer("resume run --root new", capsys)
+    Path("new").rename("data")
+    answer("resume run --root data", capsys)  # where data lie by default
     answer("evaluate run moved", capsys)
+    Path("data").rename("new")
+    refuse("evaluate run moved", capsys, "no rows in data;")
     Path("new").rename("newer")
-    refuse("evaluate run moved", capsys, "no rows in new;")
     answer("evaluate run moved --root newer", capsys)
+
+
+def test_a_run_goes_on_with_the_device_that_is_said_now_and_else_with_its_own(folder, capsys, monkeypatch):
+    chosen, real = [], training.choose_machine
+
+    def choose(device=None, **options):
+        chosen.append(device)
+        return real("cpu", **options)
+
+    def interrupt(display, done):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Display, "update", interrupt)
+    assert main(shlex.split(f"train digits {ARGS} --no-references --json --out run")) == 130
+    monkeypatch.setattr(training, "choose_machine", choose)
+    for said in ("--device auto", "", "--device cpu", ""):
+        assert main(shlex.split(f"resume run --json {said}")) == 130
+    assert chosen == ["auto", "auto", "cpu", "cpu"]
 
 
 def test_a_run_that_diverges_says_so(folder, capsys):

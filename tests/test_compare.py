@@ -313,7 +313,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(folder, capsys):
         ("--noise symetric:0.4", ["unknown noise 'symetric'"]),
         ("--noise symmetric:1.4", ["[0, 1)", "got 1.4"]),
         ("--noise matrix:missing.csv", ["no noise matrix at missing.csv"]),
-        ("--labels worse", ["digits", "leave --labels away"]),
+        ("--labels worse", ["digits", "leave --labels out"]),
         ("--device banana", ["unknown device 'banana'"]),
         ("--set rate", ["METHOD.key=value", "'rate'"]),
         ("--set raet=0.1", ["unknown option 'raet'", "did you mean 'rate'"]),
@@ -341,7 +341,7 @@ def test_what_cannot_be_compared_is_refused(folder, capsys, options, words):
         ("compare digits", ["--out", "fasten compare --help"]),
         ("compare digit --out out", ["unknown data set 'digit'", "did you mean 'digits'?"]),
         ("compare cifar10 --out out", ["CIFAR-10 is not in data", "--root", "--download"]),
-        ("compare cifar10n --noise pair:0.2 --out out", ["cifar10n", "leave --noise away"]),
+        ("compare cifar10n --noise pair:0.2 --out out", ["cifar10n", "leave --noise out"]),
     ],
 )
 def test_data_that_are_not_there_are_refused(folder, capsys, command, words):

@@ -103,7 +103,7 @@ def test_a_run_that_is_taken_back_goes_on_with_a_lower_rate_and_says_so(tmp_path
     assert [row["learning_rate"] for row in record["epochs"]] == pytest.approx(rates)
     assert sum("training diverged" in note and "with 0.1 of the learning rate" in note for note in record["notes"]) == 1
     events = [json.loads(line)["event"] for line in (tmp_path / "whole/log.jsonl").read_text().splitlines()]
-    assert [e for e in events if e != "warning"] == ["rewind", "epoch", "epoch", "epoch", "finished"]
+    assert [e for e in events if e != "warning"] == ["diverged", "rewind", "epoch", "epoch", "epoch", "finished"]
 
     seen = []
 
@@ -146,6 +146,11 @@ def test_what_a_lower_rate_does_not_cure_stops_in_the_end(tmp_path, poisoned):
     poisoned(0.0)
     with pytest.raises(ValueError, match=r"choose another --out and a smaller rate"):
         train(RUN, tmp_path, replace(EVERY_UPDATE, on_nan="rewind"))
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    told = [event for event in events if event["event"] in ("diverged", "rewind")]
+    assert [event["event"] for event in told] == ["diverged", "rewind"] * 3 + ["diverged"]
+    assert all(len(event["rows"]["noisy"]) == 300 for event in told[::2])
+    assert [event["rate_factor"] for event in told[1::2]] == [0.1, 0.01, 0.001]
     with pytest.raises(ValueError, match="diverged") as found:
         resume(tmp_path, Settings(device="cpu"))
     assert "--on-nan" not in str(found.value)

@@ -20,7 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-import fasten
+import fasten.cli
+import fasten.estimator
 from fasten import FasTENClassifier
 from fasten.own import auto_recipe
 from fasten.records import Run
@@ -89,6 +90,33 @@ def test_it_does_what_fasten_train_does(tmp_path):
     columns = ["row", "id", "given", "suggested", "is_issue", "corrected", "picked"]
     assert table[columns].to_numpy().tolist() == clf.label_issues_.astype({"id": int})[columns].to_numpy().tolist()
     np.testing.assert_allclose(table["p_wrong"], clf.label_issues_["p_wrong"], rtol=1e-5)  # six digits on disk
+
+
+@pytest.mark.parametrize("method", ["fasten", "l2rw", "deep-knn", "glc", "cross-entropy"])
+def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, method):
+    """Where nothing is said; with so many rows that they matter, verified ones among them."""
+    runs = []
+
+    def stop(run, *rest):
+        runs.append(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fasten.cli, "train", stop)
+    monkeypatch.setattr(fasten.estimator, "fit_task", stop)
+    x, _, given, verified = make_data(60_000)
+    np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)
+    options = ["--method", method, "--device", "cpu", "--json", "--out", str(tmp_path / "run")]
+    assert fasten.cli.main(["train", str(tmp_path / "rows.npz"), *options]) == 130
+    with pytest.raises(KeyboardInterrupt):
+        FasTENClassifier(method=method, device="cpu").fit(x, given, y_verified=verified)
+    assert runs[0].recipe == runs[1].recipe
+    assert runs[0].options == runs[1].options
+
+
+def test_a_batch_of_one_row_is_refused():
+    x, _, given, verified = make_data()
+    with pytest.raises(ValueError, match=r"one noisy row of the data, .* batch norm"):
+        FasTENClassifier(batch_size=1, device="cpu").fit(x, given, y_verified=verified)
 
 
 def test_without_any_verified_row_it_warns_once_and_trains_on_the_labels_as_given():

@@ -101,6 +101,17 @@ def test_the_gallery_of_many_rows_and_pairs_stays_small():
     assert len(render(own_record(), made).encode()) < 10_000_000
 
 
+def test_the_noise_found_is_that_of_the_rows_where_classes_differ_in_size():
+    """Half of a rare class is wrong, and nothing else: 5 of 100 rows, not a sixth."""
+    record = own_record()
+    record["evaluation"]["transition"]["given"] = [[1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]]
+    table = table_of([("cat", "dog")] * 5 + [("cat", "cat")] * 95)
+    table["p_wrong"] = [1.0] * 5 + [0.0] * 95
+    text = Page(render(record, make_gallery(table, lambda row: None))).text
+    assert "Noise found 5.0% of the given labels are expected to be wrong" in text
+    assert "Noise found 16.7% of a class's labels are wrong, by T" in Page(render(record)).text
+
+
 @pytest.mark.parametrize("shape", [(8, 8, 1), (16, 16, 3), (32, 32, 3), (300, 200, 3)])
 def test_a_thumbnail_shows_the_image(shape):
     image = np.zeros(shape, np.uint8)
@@ -110,6 +121,34 @@ def test_a_thumbnail_shows_the_image(shape):
     assert small.shape[:2] == (shape[:2] if max(shape) <= 96 else (96, 64))
     assert abs(int(small[0, 0].max()) - 200) < 12
     assert int(small[-1, 0].max()) < 12
+
+
+def test_a_thumbnail_takes_grey_images_and_fractions():
+    image = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    coloured = np.stack([image, image.T, image], 2)
+    np.testing.assert_array_equal(decoded(thumbnail(image)), image)
+    for same in (image[..., None], image / 255, (image / 255).astype(np.float32), image.astype(np.int64)):
+        assert thumbnail(same) == thumbnail(image)
+    for same in (coloured / 255, np.dstack([coloured, image])):  # the last with a fourth channel
+        assert thumbnail(same) == thumbnail(coloured)
+    assert thumbnail(image > 99) == thumbnail(np.where(image > 99, 255, 0))
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"\(3, 8, 8\); give \(height, width\)"),
+        (np.zeros(64, np.uint8), r"\(64,\)"),
+        (np.full((8, 8), 2.0), "fractions to 1"),
+        (np.full((8, 8), np.nan), "fractions to 1"),
+        (np.full((8, 8), -1), "whole numbers from 0"),
+        (np.zeros((0, 8)), "empty"),
+        (np.full((8, 8), "x"), "not of numbers"),
+    ],
+)
+def test_what_is_no_image_is_refused(image, words):
+    with pytest.raises(ValueError, match=words):
+        thumbnail(image)
 
 
 def test_the_gallery_of_a_task_shows_its_own_rows(tmp_path):

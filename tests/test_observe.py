@@ -160,6 +160,17 @@ def test_the_report_shows_the_pictures_and_escapes_the_names(tmp_path):
         audit.save(tmp_path / "audit")
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 3)])
+def test_pictures_may_be_grey_and_of_fractions(tmp_path, shape):
+    logits, labels, _ = make_logits()
+    audit = seen_once(labels, logits).audit()
+    audit.save(tmp_path / "audit", images=torch.rand(ROWS, *shape))
+    assert "data:image/png;base64," in (tmp_path / "audit" / "report.html").read_text()
+    with pytest.raises(ValueError, match="height, width"):
+        audit.save(tmp_path / "wrong", images=np.zeros((ROWS, 3, 8, 8), np.uint8))
+    assert not (tmp_path / "wrong").exists()
+
+
 @pytest.mark.parametrize(
     "command",
     [

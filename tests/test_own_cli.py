@@ -213,6 +213,21 @@ def test_a_run_on_own_data_resumes_as_if_it_had_never_stopped(here, capsys, monk
     assert (here / "run" / "probabilities.npy").read_bytes() == (here / "whole" / "probabilities.npy").read_bytes()
 
 
+@pytest.mark.parametrize("given", ["photos", "photos/", "items.csv"])
+def test_relative_data_are_looked_for_where_one_is(here, capsys, monkeypatch, given):
+    def stop(self, epoch_ended):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Session, "_after_update", stop)
+    verified = "--verified verified.txt" if "photos" in given else ""
+    assert main(shlex.split(f"train {given} {verified} {FAST} --json --out run")) == 130
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    name = given.rstrip("/")
+    words = [f"no file or folder {name} in {here}/elsewhere", "relative path", "run this where the path leads to them"]
+    refuse("resume ../run --device cpu --json", capsys, *words, folder=here)
+
+
 def test_data_that_changed_meanwhile_are_not_resumed(here, capsys):
     answer(f"train emb.npz {FAST} --out run", capsys)
     record = json.loads((here / "run" / "record.json").read_text())
@@ -251,6 +266,9 @@ def test_compare_takes_the_options_of_folders(here, capsys):
     (here / "other.txt").write_text("\n".join((here / "verified.txt").read_text().splitlines()[:30]))
     changed = command.replace("verified.txt", "other.txt")
     refuse(f"{changed} --device cpu --out many", capsys, "holds a comparison with own")
+    before = tree(here / "many" / "fasten-seed0")
+    answer(f"{command.replace('photos', './photos/')} --device cpu --out many", capsys)
+    assert tree(here / "many" / "fasten-seed0") == before
 
 
 # What a user gets wrong: one sentence, and nothing is written.
@@ -267,7 +285,10 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train items.csv --test photos", ["--test is for folders of images", "split"]),
         ("train emb.npz --clean-folder photos", ["--clean-folder is for folders of images", "x_clean"]),
         ("train missing/", ["no file or folder missing"]),
-        ("train missing.csv", ["no file missing.csv"]),
+        ("train missing.csv", ["no file or folder missing.csv", "relative path"]),
+        ("train fotos/ --test photos", ["no file or folder fotos in", "say where the data lie"]),
+        ("train fotos --test photos", ["unknown data set 'fotos', and no file or folder has that name"]),
+        ("train /nowhere/a.csv --clean-folder photos", ["no file or folder /nowhere/a.csv; say where"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
         ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "cross-entropy"]),
@@ -289,6 +310,22 @@ def test_compare_takes_the_options_of_folders(here, capsys):
 )
 def test_what_does_not_fit_the_data_is_refused(here, capsys, options, words):
     refuse(f"{options} --device cpu" + ("" if "--out" in options else " --out run"), capsys, *words)
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_too_few_rows_for_a_batch_norm_are_refused(here, capsys, command):
+    refuse(f"{command} items.csv --device cpu --set batch_size=1 --out run", capsys, "one noisy row", "batch_size")
+    table = pd.read_csv("items.csv").drop(columns="split")
+    table["verified_label"] = table["verified_label"].fillna(table["label"]).where(table.index > 0)
+    table["picked"] = "chosen"  # none is held back
+    table.to_csv("one.csv", index=False)
+    refuse(f"{command} one.csv --device cpu --out run", capsys, "one noisy row of one.csv", "batch norm", "add such")
+
+
+def test_one_row_at_a_time_is_enough_where_batch_norm_sees_more_than_one_value(here, capsys):
+    options = "--device cpu --no-references --epochs 1 --set batch_size=1"
+    answer(f"train photos --verified verified.txt {options} --out run", capsys)
+    assert read_record(Path("run"))["data"]["rows_noisy"] > 0
 
 
 def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):

@@ -217,6 +217,16 @@ def test_rows_that_were_trained_on_are_said_to_be(table_run, capsys):
     assert any("trained on these rows" in note for note in found["notes"])
 
 
+def test_a_path_may_be_written_in_other_ways(image_run, capsys, monkeypatch):
+    """The list of verified names belongs to the data, however these are named."""
+    folder = image_run.parent
+    monkeypatch.chdir(folder)
+    ways = [folder / "train", f"{folder}/train/", "train", "./train/", "../" + folder.name + "/train"]
+    found = [answer(f"evaluate run {way} --device cpu", capsys) for way in ways]
+    assert all(scores == found[0] for scores in found)
+    assert any("of the 60 rows" in note for note in found[0]["notes"])
+
+
 def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run, folder, capsys):
     np.savez("wide.npz", x=np.zeros((3, 5), np.float32))
     np.savez("fine.npz", x=np.zeros((3, 4), np.float32))

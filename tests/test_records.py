@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -139,3 +140,24 @@ def test_without_git_the_commit_is_what_the_environment_says_or_unknown(monkeypa
     if said:
         monkeypatch.setenv("FASTEN_COMMIT", said)
     assert environment()["commit"] == said
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_the_commit_is_that_of_a_repository_that_this_is_part_of(tmp_path, monkeypatch):
+    """And not that of a user's project in which it is installed."""
+
+    def git(*words):
+        command = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.delenv("FASTEN_COMMIT", raising=False)
+    source = tmp_path / ".venv" / "fasten" / "records.py"
+    source.parent.mkdir(parents=True)
+    source.touch()
+    monkeypatch.setattr(records, "__file__", str(source))
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "theirs")
+    assert environment()["commit"] is None
+    git("add", "-f", str(source))
+    git("commit", "-q", "-m", "ours")
+    assert environment()["commit"] == git("rev-parse", "HEAD")

@@ -116,6 +116,9 @@ def test_the_page_starts_as_html_and_names_the_run() -> None:
     html = render(example_record())
     assert html.lstrip().startswith("<!DOCTYPE html>")
     assert "<title>FasTEN on digits</title>" in html
+    here = example_record()
+    here["run"]["dataset"] = "."
+    assert "<title>FasTEN on the folder .</title>" in render(here)
     assert "40% symmetric noise" in html
 
 
@@ -263,7 +266,7 @@ def test_unknown_truth_leaves_out_what_needs_it() -> None:
     record["evaluation"]["transition"] |= {"true": None, "chi2": None, "off_support": None, "largest_error": None}
     record["data"]["noise_rate"] = None
     text = Page(render(record)).text
-    assert "of the given labels are wrong, by T" in text
+    assert "of a class's labels are wrong, by T and on average over the classes" in text
     assert "Finding wrong labels" not in text
     assert "T of the given labels, true" not in text
     assert "NLL on the test rows" in text
@@ -372,6 +375,8 @@ def test_the_command_runs_it_again_whatever_the_defaults() -> None:
         "--set momentum=0.9 --set weight_decay=0.0005 --set milestones=43,52 --out rerun"
     )
     assert wanted in Page(render(record)).text
+    record["run"] |= {"dataset": "digits", "clean": 30}
+    assert "fasten train digits --method fasten --noise symmetric:0.4 --seed 0 --clean 30 " in Page(render(record)).text
 
 
 def test_charts_can_be_read_without_seeing_them(page: Page) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -145,6 +147,22 @@ def test_it_says_when_the_clean_rows_alone_do_better(alone, here, says):
         "result": {"valid_accuracy": here, "test_accuracy": None},
     }
     assert (clean_rows_do_better(record) is not None) == says
+
+
+def test_threads_start_from_the_weights_of_their_own_seeds(monkeypatch):
+    def build_slowly(*args, **options):
+        time.sleep(0.05)  # the other thread seeds meanwhile, if it can
+        return real(*args, **options)
+
+    def weights(seed):
+        return torch.cat([p.flatten() for p in training.build_method(replace(RUN, seed=seed), task).parameters()])
+
+    task, real = load_task("digits", "symmetric:0.4", 0), training.build_backbone
+    alone = [weights(seed) for seed in range(4)]
+    monkeypatch.setattr(training, "build_backbone", build_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(weights, range(4)))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten import audit
+from fasten.beginnings import check_no_file, check_unused
 from fasten.cells import unescaped
 from fasten.data.labels import check_classes, label_texts, picked_of
 from fasten.data.task import Known
@@ -217,8 +218,8 @@ def audit_probabilities(
     """
     out, names = Path(out), tuple(map(str, class_names))
     _check_probabilities(probs, names)
-    if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; choose another folder")
+    check_no_file(out)
+    check_unused(out)
     known = _make_known(names, len(probs), ids, given, verified, picked, held, seed)
     found = find(probs, known, len(names), min_precision, seed)
     table = found.table(known, names)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from fasten import ranks
-from fasten.contract import Recipe
+from fasten.checkpoint import Checkpoints
+from fasten.contract import Draw, Recipe, Stage
 from fasten.data.task import Task
 from fasten.files import alone_in
 from fasten.machine import Machine
-from fasten.records import SCHEMA, Record, Run, environment, read_record
+from fasten.nets import Heads
+from fasten.records import SCHEMA, Record, Run, environment, read_record, write_record
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 
@@ -35,9 +40,15 @@ def check_folder(out: Path) -> None:
     check_no_file(out)
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
+    check_unused(out, "choose another --out")
+
+
+def check_unused(out: Path, cure: str = "choose another folder") -> None:
+    """Refuse a folder that holds a file of a run's."""
     for name in FILES:
         if (out / name).exists():
-            raise ValueError(f"{out} already holds {name}, which the run would replace; choose another --out")
+            what = "a run" if name == "record.json" else f"{name}, which would be replaced"
+            raise ValueError(f"{out} already holds {what}; {cure}")
 
 
 def holds(out: Path, run: Run) -> bool:
@@ -62,6 +73,37 @@ def check_trained(folder: Path, record: Record) -> None:
         raise ValueError(f"{said}; {typed('audit', folder)} shows what was found")
 
 
+def check_plan(method: nn.Module, plan: list[Stage], task: Task) -> None:
+    """Refuse updates of a single row where batch norm has to learn from it."""
+    for stage in plan:
+        alone = [draw.source for draw in stage.draws.values() if _taken(draw, task) == 1]
+        together = getattr(method, "norm", None) == "joint" and len(stage.draws) > 1
+        if alone and not together and not _takes_one(method, task.shape):
+            raise ValueError(
+                f"an update would take one {alone[0]} row of {task.name}, from which batch norm cannot learn; add such "
+                "rows, or set batch_size or clean_batch to 2 or more"
+            )
+
+
+def _taken(draw: Draw, task: Task) -> int:
+    """The rows of an update, of which a pass has no more than there are."""
+    rows = {"noisy": len(task.given), "clean": len(task.clean), "both": len(task.given) + len(task.clean)}
+    return min(draw.size, rows[draw.source]) if draw.how == "pass" else draw.size
+
+
+@torch.no_grad()
+def _takes_one(method: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network can be trained on one example: tried, since that depends on its layers and on the shape."""
+    for net in [net for net in method.modules() if isinstance(net, Heads)]:
+        example = torch.zeros(1, *shape, dtype=next(net.parameters()).dtype, device=next(net.parameters()).device)
+        try:
+            with net.parts.using(virtual=True):  # leaves the running statistics as they are
+                net.train()(example)
+        except ValueError:
+            return False
+    return True
+
+
 def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> Record:
     """Of a run that has just begun; `how` is what `resume` has to know to go on as it was begun."""
     return {
@@ -77,6 +119,21 @@ def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> R
         "result": None,
         "notes": [],
     }
+
+
+def saved_record(out: Path, say: Callable[[str], None]) -> Record:
+    """The record of a run's folder; of the last checkpoint, where the file is lost or damaged."""
+    try:
+        return read_record(out)
+    except ValueError:
+        found = Checkpoints(out / "checkpoint").load()
+        if found is None:
+            raise
+        record: Record = found[1]["record"]
+        say("record.json is lost or damaged; it is made again from the last checkpoint")
+        if ranks.rank() == 0:
+            write_record(out, record)
+        return record
 
 
 def _sizes(task: Task) -> dict[str, int]:

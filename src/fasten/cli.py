@@ -52,6 +52,8 @@ from fasten.records import VERSION, Record, Run
 from fasten.sentences import is_out_of_memory, one_line, sentence, typed
 from fasten.training import Settings, resume, train
 
+OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
+
 app = typer.Typer(
     name="fasten",
     help="Train classifiers on labels you don't trust, with the help of a few that you do.",
@@ -143,19 +145,28 @@ def train_command(
     with display.reading(data):
         ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
     options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
-    run = Run(data, noise, method, options, recipe, seed, clean, ready.own)
+    run = Run(
+        data,
+        noise=noise,
+        method=method,
+        options=options,
+        recipe=recipe,
+        seed=seed,
+        clean=clean,
+        own=ready.own,
+    )
     with resumable(out / "record.json", _resume(out)), display:
         record = train(
             run,
             out,
             Settings(
-                ready.place,
-                device,
-                references,
-                noisy_reference,
-                deterministic,
-                checkpoint_every,
-                on_nan,
+                place=ready.place,
+                device=device,
+                clean_reference=references,
+                noisy_reference=noisy_reference,
+                deterministic=deterministic,
+                checkpoint_every=checkpoint_every,
+                on_nan=on_nan,
                 **_hooks(display),
             ),
         )
@@ -165,7 +176,7 @@ def train_command(
 @app.command("resume")
 def resume_command(
     dir: Folder,
-    device: Device = "auto",
+    device: OwnDevice = None,
     root: OwnRoot = None,
     checkpoint_every: CheckpointEvery = None,
     on_nan: OnNan = None,
@@ -179,10 +190,12 @@ def resume_command(
     Example:
       fasten resume runs/digits
     """
-    place = Place() if root is None else Place(root)
+    place = None if root is None else Place(root)
     with resumable(dir / "record.json", _resume(dir)), _display(as_json) as display:
-        how = Settings(place, device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display))
-        record = resume(dir, how)
+        record = resume(
+            dir,
+            Settings(place=place, device=device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display)),
+        )
     _finish(record, dir, as_json)
 
 
@@ -222,7 +235,7 @@ for command in (
     app.command()(command)
 
 # Both copies of click that typer may come with have this ancestor of every usage error.
-_ClickError: Any = typer.BadParameter.__mro__[2]
+_ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

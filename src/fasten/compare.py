@@ -7,17 +7,18 @@ goes on where it stopped, and one with more methods or seeds adds to what is the
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from fasten.beginnings import check_folder, check_no_file
+from fasten.beginnings import check_folder, check_no_file, check_plan
 from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
-from fasten.datasets import Place, Ready, check_noise, load_task, prepare_data
+from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
 from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
@@ -92,10 +93,12 @@ Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the numbe
 
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
+    if is_own(request.dataset):
+        request = replace(request, dataset=_written(request.dataset))
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
-    ready = prepare_data(request.dataset, request.own, settings.place, device_type=device_type)
+    ready = prepare_data(request.dataset, request.own, settings.place or Place(), device_type=device_type)
     load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], ready.place, None, ready.own))
     if request.methods == "all":
         names = [name for name in names if _allows(load(), METHODS[name])]
@@ -104,8 +107,15 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     missing = {run.method for run in comparison.runs if _record(out, run) is None}
     for run in comparison.runs[: len(names)]:
         if run.method in missing:  # what a method cannot do is said before the first run
-            plan_of(build_method(run, load()), run.recipe)
+            method = build_method(run, load())
+            check_plan(method, plan_of(method, run.recipe), load())
     return comparison
+
+
+def _written(path: str) -> str:
+    """A path as it is written in records: `photos/` and `photos` are the same data; `./digits` is no known data set."""
+    short = os.path.normpath(path)
+    return short if is_own(short) else path
 
 
 def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
@@ -131,7 +141,7 @@ def compare(
     out.mkdir(parents=True, exist_ok=True)
     summary = _write(out, comparison, outcomes)
     places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
-    place = comparison.place or settings.place
+    place = comparison.place or settings.place or Place()
     todo = []
     for folder, i in places.items():
         if outcomes[i].state == "open":
@@ -147,7 +157,7 @@ def compare(
         done(outcomes[i], i + 1, len(outcomes), False)
 
     if todo and cluster is not None:
-        with room_on_ray(cluster, settings.device, out, settings.say) as work:
+        with room_on_ray(cluster, settings.device or "auto", out, settings.say) as work:
             work(todo, ended)
     elif todo:
         in_this_process(replace(settings, place=place))(todo, ended)
@@ -222,7 +232,9 @@ def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[li
             continue
         find_method(method)
         if method not in own:
-            raise ValueError(f"{key} is set, and {method} is not compared; add it to --methods or leave the setting")
+            raise ValueError(
+                f"{key} is set, and {method} is not compared; add it to --methods or leave the setting out"
+            )
         own[method].append(f"{option}={value}")
     return shared, own
 

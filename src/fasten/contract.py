@@ -45,6 +45,15 @@ class Recipe:
     def sgd(self) -> Optim:
         return Optim(self.rate, self.momentum, self.weight_decay, self.milestones)
 
+    def random_clean(self, size: int | None) -> Draw:
+        """So many clean rows, whatever their class; None: as many as noisy ones."""
+        return Draw("clean", self.batch_size if size is None else size, "random")
+
+    def balanced_clean(self, per_class: int | None, num_classes: int) -> Draw:
+        """So many clean rows of each class; None: about as many in all as noisy ones."""
+        each = max(1, self.batch_size // num_classes) if per_class is None else per_class
+        return Draw("clean", each * num_classes, "balanced")
+
 
 @dataclass(frozen=True)
 class Optim:
@@ -58,6 +67,10 @@ class Optim:
     nesterov: bool = False  # of SGD
     amsgrad: bool = False  # of Adam
     cosine: int | None = None  # the rate falls along half a cosine, over so many epochs
+
+    def __post_init__(self) -> None:
+        if self.rate < 0:
+            raise ValueError(f"a learning rate must be at least 0, got {self.rate:g}; see rate, meta_rate and the like")
 
     def rate_at(self, epoch: int, passed: float = 0.0) -> float:
         """The rate of an epoch, counted from 1, after `passed` passes over the rows: a tenth for each milestone.
@@ -85,6 +98,11 @@ class Draw:
     size: int
     how: Literal["pass", "random", "balanced"] = "pass"
     keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass; fixed when the stage starts
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            cure = "set batch_size, clean_batch or per_class to 1 or more"
+            raise ValueError(f"an update must take at least 1 {self.source} row, got {self.size}; {cure}")
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ DATASETS: dict[str, Dataset] = {
 def find_dataset(name: str) -> Dataset:
     """A known data set, or a sentence that names the nearest."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}, and no file or folder is called so; {nearest(name, DATASETS)}")
+        raise ValueError(f"unknown data set {name!r}, and no file or folder has that name; {nearest(name, DATASETS)}")
     return DATASETS[name]
 
 
@@ -131,7 +131,7 @@ def check_noise(name: str, noise: str) -> None:
     """Before anything is read: can this data set have this noise?"""
     kind = parse_noise(noise).kind
     if not is_own(name) and find_dataset(name).given and kind != "none":
-        raise ValueError(f"{name} comes with noisy labels of its own; leave --noise away, got {noise!r}")
+        raise ValueError(f"{name} comes with noisy labels of its own; leave --noise out, got {noise!r}")
 
 
 def load_task(
@@ -146,21 +146,24 @@ def load_task(
 
     Where `name` is a path, `own` says how to read it.
     """
-    check_noise(name, noise)
     place = place or Place()
-    if is_own(name):
+    if own is not None or is_own(name):  # own: also where a run that goes on does not find them any more
         rows = place.rows if place.rows is not None else read_rows(name, Own.from_json(own))
         return make_own_task(rows, seed, noise)
+    check_noise(name, noise)
     dataset = DATASETS[name]
     if not dataset.label_sets and place.label_set != Place.label_set:
         known = ", ".join(key for key, value in DATASETS.items() if value.label_sets)
-        raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels away: it is for {known}")
+        raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels out: it is for {known}")
     source = dataset.read(place)
     if clean is not None:
         if source.split is not None:
-            raise ValueError(f"{name} is split officially, with its own clean rows; leave --clean away, got {clean}")
+            raise ValueError(f"{name} is split officially, with its own clean rows; leave --clean out, got {clean}")
         dataset = replace(dataset, num_clean=clean)
-    return make_task(dataset, source, noise, seed)
+    task = make_task(dataset, source, noise, seed)
+    if not len(task.given):
+        raise ValueError(f"{name} has no noisy row left beside its {len(task.clean)} clean ones; lower --clean")
+    return task
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ def prepare_data(name: str, own: Own, place: Place, clean: int | None = None, de
     if not is_own(name):
         recipe, asked = find_dataset(name).recipe, [FLAGS[key] for key in own.to_json()]
         if asked:
-            raise ValueError(f"{asked[0]} is for your own data, and {name} is a known data set; leave it away")
+            raise ValueError(f"{asked[0]} is for your own data, and {name} is a known data set; leave it out")
         return Ready(recipe, place)
     _refuse_for_own(name, place, clean)
     rows = read_rows(name, own)
@@ -193,7 +196,7 @@ def _refuse_for_own(name: str, place: Place, clean: int | None) -> None:
         )
     for flag, asked in (("--labels", place.label_set != Place.label_set), ("--download", place.download)):
         if asked:
-            raise ValueError(f"{flag} is for known data sets, and {name} is your own; leave it away")
+            raise ValueError(f"{flag} is for known data sets, and {name} is your own; leave it out")
 
 
 def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:

@@ -14,7 +14,7 @@ from fasten.engine import Fit
 from fasten.sentences import typed
 
 SHOWN = 10  # rows in a sentence; the log has all of them
-LOWER = 0.1  # what a rewind makes of the learning rate
+LOWER = 10  # by what a rewind divides the learning rate
 MOST_REWINDS = 3  # a thousandth of the rate: what still diverges has another cause
 
 
@@ -63,7 +63,7 @@ def advice(newest: str | None, folder: Path, rate: float, spent: bool) -> str:
     """What one can do about it; `spent`: it has been taken back as often as makes sense."""
     good = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
     cures = [] if spent else [f"{typed('resume', folder, '--on-nan', 'rewind')} goes back, and on with a lower rate"]
-    cures.append(f"choose another --out and a smaller rate, such as --set rate={rate * LOWER:g}")
+    cures.append(f"choose another --out and a smaller rate, such as --set rate={rate / LOWER:g}")
     return f"log.jsonl lists all rows; {good}; {', or '.join(cures)}"
 
 

@@ -27,6 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from fasten.beginnings import check_plan
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.labels import Picked, check_alike, label_texts
@@ -62,7 +63,9 @@ def fit_task(
     """
     method = machine.place(_build(run, task, net))
     loader = make_loader(task, machine, run.seed)
-    fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
+    plan = plan_of(method, run.recipe)
+    check_plan(method, plan, task)
+    fit = Fit(method, plan, loader, machine, Watch(task, loader))
 
     def check(epoch_ended: bool) -> None:
         if not epoch_ended:
@@ -99,10 +102,10 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or a module
     of your own that makes (n, features) of a batch; it is copied. `weights` is a .safetensors file from which it
     starts, and `frozen` leaves it as it is but for the classifier on top. `method` is any of `fasten methods`.
-    `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are chosen to suit where they
-    are None. `size` is the side in pixels of what image files are scaled to. With `min_precision`, labels are corrected
-    only as far as verified rows show that so many of the corrections are right. One `random_state` gives one
-    classifier, on a CPU to the bit.
+    `epochs`, `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are as `fasten
+    train` would choose them where they are None. `size` is the side in pixels of what image files are scaled to. With
+    `min_precision`, labels are corrected only as far as verified rows show that so many of the corrections are right.
+    One `random_state` gives one classifier, on a CPU to the bit.
 
     After `fit`: `classes_`; `transition_matrix_`, T[i, j] = P(given = j | true = i); `label_issues_`, a DataFrame with
     the columns of labels.csv, most suspect row first; `corrected_labels_`, those of X after repair; `evidence_`, what
@@ -120,7 +123,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         net: str | nn.Module = "auto",
-        epochs: int = 30,
+        epochs: int | None = None,
         device: str = "auto",
         *,
         method: str = "fasten",
@@ -247,7 +250,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = shape_of(rows.x)
         if found != tuple(data["shape"]):
             came, wanted = ("×".join(map(str, shape)) for shape in (found, data["shape"]))
-            raise ValueError(f"X has examples of {came}, and the classifier was fitted to {wanted}; give such")
+            raise ValueError(
+                f"X has examples of {came}, and the classifier was fitted to {wanted}; give examples of that shape"
+            )
         return rows
 
     def _run(self, task: Task, machine: Machine, seed: int) -> Run:
@@ -257,7 +262,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if find_method(method).clean_set and not len(task.clean):
             warnings.warn(NO_CLEAN_ROWS, UserWarning, stacklevel=3)
             method, asked["threshold"] = "cross-entropy", None
-        recipe = auto_recipe(task.shape, len(task.given), task.num_classes, machine.device.type)
+        recipe = auto_recipe(task.shape, len(task.x), task.num_classes, machine.device.type)
         if self.net != "auto":
             recipe = replace(recipe, net=self.net if isinstance(self.net, str) else type(self.net).__name__)
         settings = [f"{name}={value}" for name, value in asked.items() if value is not None]

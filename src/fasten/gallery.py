@@ -100,13 +100,13 @@ def is_verified(table: pd.DataFrame) -> NDArray[np.bool_]:
     return np.asarray(verdicts.notna() & (verdicts != ""), bool)
 
 
-def thumbnail(image: NDArray[np.uint8]) -> str:
-    """An image (H, W, C) as a data URI, no larger than `SIDE` pixels.
+def thumbnail(image: NDArray[Any]) -> str:
+    """An image, (H, W) or (H, W, C), as a data URI no larger than `SIDE` pixels; see `_pixels` for what it may hold.
 
     >>> thumbnail(np.zeros((8, 8, 1), np.uint8))[:22]
     'data:image/png;base64,'
     """
-    small = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image[..., :3])
+    small = Image.fromarray(_pixels(image))
     if max(small.size) > SIDE:
         small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     out, kind = io.BytesIO(), "png" if max(small.size) <= TINY else "jpeg"
@@ -115,6 +115,17 @@ def thumbnail(image: NDArray[np.uint8]) -> str:
     else:
         small.save(out, "JPEG", quality=80, subsampling=0, optimize=True)
     return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def _pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """A grey (H, W) or coloured (H, W, 3) image in whole numbers to 255, from such or from fractions of one."""
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
+        raise ValueError(f"an image has the shape {image.shape}; give (height, width) or (height, width, channels)")
+    most = 1 if image.dtype.kind in "fb" else 255
+    if image.dtype.kind not in "fbiu" or not (image.size and 0 <= image.min() <= image.max() <= most):
+        raise ValueError("an image is empty, or not of numbers; give whole numbers from 0 to 255, or fractions to 1")
+    flat = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image[..., :3] if image.ndim == 3 else image
+    return np.ascontiguousarray(flat if flat.dtype == np.uint8 else np.round(flat * (255 / most)), np.uint8)
 
 
 class _Limited:

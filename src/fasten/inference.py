@@ -64,8 +64,7 @@ def load_test_task(
     the test split, if there are any, else all that have a label.
     """
     if is_own(data):
-        seen = os.path.realpath(data) == os.path.realpath(record["run"]["dataset"])
-        return _labelled_task(read_new_rows(record, data, max_bad), record, seen)
+        return _labelled_task(read_new_rows(record, data, max_bad), record, _is_same(data, record["run"]["dataset"]))
     how = (record["environment"].get("how") or {}) if data == record["run"].get("dataset") else {}
     found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
     place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
@@ -87,7 +86,7 @@ def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad) -> Rows
     Where they are those that the run was trained on, they are read as they were then.
     """
     run, about = Run.from_json(record["run"]), examples_of(record)
-    own = Own.from_json(run.own) if data == run.dataset else Own()
+    own = Own.from_json(run.own) if _is_same(data, run.dataset) else Own()
     features = about.get("feature_names") or None
     return read_rows(
         data,
@@ -97,6 +96,11 @@ def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad) -> Rows
         shape=about["shape"],
         feature_names=features,
     )
+
+
+def _is_same(path: str, other: str) -> bool:
+    """Whether two paths lead to the same place, however they are written."""
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def examples_of(record: Record) -> Mapping[str, Any]:

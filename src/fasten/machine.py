@@ -55,9 +55,9 @@ class Machine:
         return method
 
 
-def choose_machine(device: str = "auto", *, deterministic: bool = False) -> Machine:
-    """The device by name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps`."""
-    if device == "auto":
+def choose_machine(device: str | None = None, *, deterministic: bool = False) -> Machine:
+    """The device by name: `auto` (or None), `cpu`, `cuda`, `cuda:1`, `mps`."""
+    if device is None or device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if device.startswith("cuda") and world() > 1:
         device = _own_gpu(device)

@@ -181,10 +181,12 @@ class ObservedAudit:
     def save(self, folder: str | os.PathLike[str], *, name: str = "my data", images: Any = None) -> None:
         """Write labels.csv, transition.csv, report.html and what `fasten audit` reads into a new folder.
 
-        `images` holds an array (H, W, channels) of uint8 for each row, for the report to show. Rows that were never
-        seen are not there, and the column `row` counts the others.
+        `images` holds an array (H, W) or (H, W, channels) for each row, of whole numbers to 255 or of fractions to 1,
+        for the report to show. Rows that were never seen are not there, and the column `row` counts the others.
         """
         known, rows = self.observer.known, np.sort(self.label_issues["row"].to_numpy())
+        if images is not None:
+            thumbnail(np.asarray(images[rows[0]]))  # what cannot be shown is refused before anything is written
         seen = known.take(rows)
         audit_probabilities(
             self.probabilities,

@@ -125,6 +125,8 @@ def read_rows(
     need a label only if `labelled`.
     """
     place, how = Path(path), own.decoding(shape)
+    if not place.exists():
+        raise FileNotFoundError(_missing(place))
     if place.is_dir() and not is_hub_folder(place):
         rows = read_folder(
             place,
@@ -140,12 +142,22 @@ def read_rows(
         rows = _read_file(place, how, class_names, feature_names)
         rows = rows if own.verified is None else _with_verdicts(rows, Path(own.verified), place)
         if own.size is not None and not isinstance(rows.x, ImageFiles):
-            raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it away")
+            raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it out")
     if class_names is not None and labelled:
         _check_labelled(rows)
     if shape is not None:
         _check_shape(rows, tuple(shape))
     return rows
+
+
+def _missing(path: Path) -> str:
+    """A run that goes on may do so in another folder than it was begun in."""
+    if path.is_absolute():
+        return f"there is no file or folder {path}; say where the data lie"
+    return (
+        f"there is no file or folder {path} in {Path.cwd()}, where this relative path is looked for; say where the "
+        "data lie, or run this where the path leads to them"
+    )
 
 
 def _check_one_file(path: str, own: Own) -> None:
@@ -167,8 +179,6 @@ def _read_file(
         return read_npz(path, class_names=class_names)
     if path.suffix.lower() in TABLES:
         return read_table(path, how=how, class_names=class_names, feature_names=feature_names)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path}; say where the data lie")
     raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
 
 
@@ -192,7 +202,9 @@ def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
     found = shape_of(rows.x)
     if found != shape:
         came, wanted = ("×".join(map(str, size)) for size in (found, shape))
-        raise ValueError(f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give such")
+        raise ValueError(
+            f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give examples of that shape"
+        )
 
 
 def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:

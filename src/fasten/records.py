@@ -111,15 +111,19 @@ def shared_gpu() -> dict[str, bool]:
 
 
 def _commit() -> str | None:
-    """Of the source tree this runs from; what `FASTEN_COMMIT` says, where a copy's own history is not to be trusted."""
+    """Of the source tree this runs from; what `FASTEN_COMMIT` says, where a copy's own history is not to be trusted.
+
+    An installed copy may lie in a repository of its user's, whose commit says nothing of it: this file must be in it.
+    """
     if os.environ.get("FASTEN_COMMIT"):
         return os.environ["FASTEN_COMMIT"]
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve()
+    command = ["git", "-C", os.fspath(here.parent), "rev-parse", "HEAD", f"HEAD:./{here.name}"]
     try:
-        found = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return found.stdout.split()[0] if found.returncode == 0 else None
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -142,9 +146,12 @@ def read_record(folder: Path) -> Record:
     lacking = [n for n in PARTS if n not in record or (record[n] is None and n not in ("evaluation", "result"))]
     if lacking:
         raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
-    for form, paths in FORMS.items():
-        for wrong in (place for path in paths for place in _unlike(record, path.split("."), form)):
-            raise ValueError(f"{path} is damaged ({wrong} is no {KINDS[form]}); run it again in another folder")
+    unlike = (
+        (at, form) for form, keys in FORMS.items() for key in keys for at in _unlike(record, key.split("."), form)
+    )
+    wrong = next(unlike, None)
+    if wrong is not None:
+        raise ValueError(f"{path} is damaged ({wrong[0]} is no {KINDS[wrong[1]]}); run it again in another folder")
     return record
 
 
@@ -182,7 +189,15 @@ class Log:
         write_text(path, "".join(self.lines))
 
     def add(self, **values: Any) -> None:
-        line = json.dumps(values) + "\n"
+        self._append(json.dumps(values) + "\n")
+
+    def keep(self, before: Log, *events: str) -> None:
+        """Of a log that began with the same lines, such events as came after them."""
+        for line in before.lines[len(self.lines) :]:
+            if json.loads(line)["event"] in events:
+                self._append(line)
+
+    def _append(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line)
         self.lines.append(line)

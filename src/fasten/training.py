@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ import torch
 from torch import nn
 
 from fasten import audit, ranks
-from fasten.beginnings import at_work, check_folder, check_same, check_trained, holds, new_record, other_machine
+from fasten.beginnings import (
+    at_work,
+    check_folder,
+    check_plan,
+    check_same,
+    check_trained,
+    holds,
+    new_record,
+    other_machine,
+    saved_record,
+)
 from fasten.checkpoint import Checkpoints
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
@@ -32,7 +43,7 @@ from fasten.machine import Machine, choose_machine
 from fasten.nets import Heads, build_backbone
 from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, final_warnings, start_notes
 from fasten.options import find_method, option_types
-from fasten.records import Log, Record, Run, read_record, shared_gpu, write_record
+from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.signals import asked_to_stop
 from fasten.stream import StreamLoader
@@ -43,6 +54,7 @@ UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
 MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
+_SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -50,8 +62,8 @@ REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's 
 class Settings:
     """How to carry out a run, none of which changes what it computes (up to rounding, and while it is finite)."""
 
-    place: Place = field(default_factory=Place)
-    device: str = "auto"
+    place: Place | None = None  # None: `Place()`, or where the run found its data
+    device: str | None = None  # None: auto, or that of the run
     clean_reference: bool = True
     noisy_reference: bool = False
     deterministic: bool = False
@@ -80,7 +92,7 @@ def build_method(run: Run, task: Task) -> nn.Module:
             f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
             "--verified FILE, or use --method cross-entropy"
         )
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
         method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
@@ -108,15 +120,17 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
-    settings = settings or Settings()
-    began = time.perf_counter()
+    began, settings = time.perf_counter(), settings or Settings()
+    place = settings.place or Place()
+    settings = replace(settings, place=place, device=settings.device or "auto")
     if ranks.restarted() and ranks.first_says(holds(out, run)):
         return resume(out, settings)
     check_folder(out)
-    task = load_task(run.dataset, run.noise, run.seed, settings.place, run.clean, run.own)
-    plan_of(build_method(run, task), run.recipe)  # a wrong option is refused before anything is written
+    task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
+    method = build_method(run, task)
+    check_plan(method, plan_of(method, run.recipe), task)  # a wrong option is refused before anything is written
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
-    how = {"root": os.fspath(settings.place.root), "label_set": settings.place.label_set, "device": settings.device}
+    how = {"root": os.fspath(place.root), "label_set": place.label_set, "device": settings.device}
     record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
     ranks.wait()  # until all have looked at the folder, before there is something in it
     if ranks.rank() == 0:
@@ -135,7 +149,7 @@ def resume(out: Path, settings: Settings | None = None) -> Record:
 
 def _go_on(out: Path, settings: Settings) -> Record:
     began = time.perf_counter()
-    record = _read_record(out, settings)
+    record = saved_record(out, settings.say)
     check_trained(out, record)
     if record["result"] is not None:
         settings.say(f"{out} is a finished run")
@@ -144,7 +158,7 @@ def _go_on(out: Path, settings: Settings) -> Record:
     how = (record["environment"].get("how") or {}) | _said(settings)
     if not {"root", "label_set", "device"} <= how.keys():
         raise ValueError(f"{out / 'record.json'} does not say how it was run; run it again in another folder")
-    place = replace(settings.place, root=Path(how["root"]), label_set=how["label_set"])
+    place = replace(settings.place or Place(), root=Path(how["root"]), label_set=how["label_set"])
     settings = replace(settings, place=place, device=how["device"], **{key: how[key] for key in KEPT if key in how})
     environment = record["environment"] | {"how": how} | shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
@@ -158,25 +172,9 @@ def _go_on(out: Path, settings: Settings) -> Record:
 
 def _said(settings: Settings) -> dict[str, Any]:
     """What is asked of a run that goes on, where it is not left as it was."""
-    said = {"checkpoint_every": settings.checkpoint_every, "on_nan": settings.on_nan}
-    said |= {"device": None if settings.device == "auto" else settings.device}
-    said |= {"root": None if settings.place == Place() else os.fspath(settings.place.root)}
+    said = {key: getattr(settings, key) for key in ("checkpoint_every", "on_nan", "device")}
+    said["root"] = None if settings.place is None else os.fspath(settings.place.root)
     return {key: value for key, value in said.items() if value is not None}
-
-
-def _read_record(out: Path, settings: Settings) -> Record:
-    """The record of a run's folder; of the last checkpoint, where the file is lost or damaged."""
-    try:
-        return read_record(out)
-    except ValueError:
-        found = Checkpoints(out / "checkpoint").load()
-        if found is None:
-            raise
-        record: Record = found[1]["record"]
-        settings.say("record.json is lost or damaged; it is made again from the last checkpoint")
-        if ranks.rank() == 0:
-            write_record(out, record)
-        return record
 
 
 class _Session:
@@ -297,8 +295,10 @@ class _Session:
             if ranks.rank() == 0:
                 self.checkpoints.drop_newest()
             ranks.wait()
-        self.log = self._restore()
-        factor = self.fit.progress.rate_factor = LOWER ** (len(rewinds) + 1)
+        before, self.log = self.log, self._restore()
+        if before is not None and self.log is not None:
+            self.log.keep(before, "diverged", "rewind")
+        factor = self.fit.progress.rate_factor = 1 / LOWER ** (len(rewinds) + 1)
         found, there = error.found, self.checkpoints.newest
         went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
         self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}

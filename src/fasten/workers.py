@@ -112,7 +112,7 @@ def in_this_process(settings: Settings) -> Work:
     return work
 
 
-def _forget_memory(device: str) -> None:
+def _forget_memory(device: str | None) -> None:
     """Of the runs before, whose images are part of circles: a record gives the peak of its own run."""
     chosen = choose_machine(device).device
     gc.collect()

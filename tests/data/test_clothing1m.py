@@ -353,8 +353,8 @@ def test_a_network_starts_from_the_file_and_says_so_where_it_does_not(tree, tmp_
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("--noise symmetric:0.4", ["noisy labels of its own", "leave --noise away"]),
-        ("--clean 100", ["split officially", "leave --clean away"]),
+        ("--noise symmetric:0.4", ["noisy labels of its own", "leave --noise out"]),
+        ("--clean 100", ["split officially", "leave --clean out"]),
         ("--labels aggregate", ["clothing1m has no label set 'aggregate'", "cifar10n, cifar100n"]),
         ("--set weights=nowhere.safetensors", ["nowhere.safetensors", "not there"]),
         ("--set weights=resnet50.pth", [".safetensors", "docs/clothing1m.md"]),

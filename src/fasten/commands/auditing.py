@@ -94,9 +94,9 @@ def _check(
     if verify is not None and export not in (None, "csv", "labelstudio"):
         raise ValueError(f"--next goes with --export csv or labelstudio, got {export!r}")
     if top is not None and (reviews or verify is not None or export not in (None, "labelstudio")):
-        raise ValueError("--top is for the list and for --export labelstudio; leave it away, or see --next")
+        raise ValueError("--top is for the list and for --export labelstudio; leave it out, or see --next")
     if url is not None and export != "labelstudio":
-        raise ValueError("--url is for --export labelstudio; leave it away")
+        raise ValueError("--url is for --export labelstudio; leave it out")
     if out is None and (reviews or export is not None):
         raise ValueError("--out is missing; say what file or folder to write")
     if out is not None and not reviews and export is None and verify is None:

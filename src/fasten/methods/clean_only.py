@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasten.contract import Batch, Draw, Recipe, Stage
+from fasten.contract import Batch, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
 
@@ -27,8 +27,7 @@ class CleanOnly(nn.Module):
         self.num_classes, self.per_class, self.num_noisy = num_classes, per_class, len(labels)
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        per_class = self.per_class or max(1, recipe.batch_size // self.num_classes)
-        draws = {"clean": Draw("clean", per_class * self.num_classes, "balanced")}
+        draws = {"clean": recipe.balanced_clean(self.per_class, self.num_classes)}
         updates = max(1, math.ceil(self.num_noisy / recipe.batch_size))
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs, updates)]
 

@@ -59,8 +59,8 @@ class FasTEN(nn.Module):
             raise ValueError(f"threshold must be a probability in [0, 1], got {threshold}; write 80% as 0.8")
         if not 0 <= perturbation <= 1:
             raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}")
-        if noisy_weight < 0 or (per_class is not None and per_class < 1):
-            raise ValueError(f"noisy_weight must be >= 0 and per_class >= 1, got {noisy_weight} and {per_class}")
+        if noisy_weight < 0:
+            raise ValueError(f"noisy_weight must be >= 0, got {noisy_weight}")
         self.net = TwoHead(backbone, num_classes)
         self.num_classes, self.per_class, self.norm = num_classes, per_class, norm
         self.noisy_weight, self.perturbation = noisy_weight, perturbation
@@ -70,10 +70,9 @@ class FasTEN(nn.Module):
         self.register_buffer("oracle", oracle, persistent=False)
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        per_class = self.per_class or max(1, recipe.batch_size // self.num_classes)
         draws = {
             "noisy": Draw("noisy", recipe.batch_size),
-            "clean": Draw("clean", per_class * self.num_classes, "balanced"),
+            "clean": recipe.balanced_clean(self.per_class, self.num_classes),
         }
         trace = {"transition": self.transition}
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs, trace=trace)]

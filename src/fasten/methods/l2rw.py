@@ -48,7 +48,7 @@ class L2RW(nn.Module):
         self.register_buffer("weights", torch.ones(len(labels)))  # of each row at its last visit, 1 is average
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs)]
 

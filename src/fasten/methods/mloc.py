@@ -85,7 +85,7 @@ class MLoC(nn.Module):
     def plan(self, recipe: Recipe) -> list[Stage]:
         first = max(1, round(self.warm_up * recipe.epochs))
         noisy = Draw("noisy", recipe.batch_size)
-        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        clean = recipe.random_clean(self.clean_batch)
         slow = Optim(self.meta_stage_rate, recipe.momentum, recipe.weight_decay)
         meta, trace = {"noisy": noisy, "clean": clean}, {"transition": self.transition}
         return [

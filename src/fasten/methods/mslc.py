@@ -73,17 +73,18 @@ class MSLC(nn.Module):
         self.num_classes, self.warm_up, self.history = num_classes, warm_up, history
         self.virtual_rate, self.meta_rate, self.clean_batch, self.route = virtual_rate, meta_rate, clean_batch, route
         self.soft_targets, self.correct, self.perturbation = soft_targets, correct, perturbation
-        self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).to(torch.get_default_dtype()))
-        self.register_buffer("visits", torch.zeros(len(labels), dtype=torch.int32))  # of each row in the warm-up
+        if correct:
+            self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).to(torch.get_default_dtype()))
+            self.register_buffer("visits", torch.zeros(len(labels), dtype=torch.int32))  # of each row in the warm-up
         self.register_buffer("weights", torch.ones(len(labels)))  # α of each row at its last visit after that
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         warm_up = max(1, min(round(self.warm_up * recipe.epochs), recipe.epochs - 1))
-        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         late = replace(recipe, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
         optim = {self.mixers: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: late.sgd()}
-        first = partial(self.warm_up_step, since=max(0, warm_up - self.history) if self.correct else warm_up)
+        first = partial(self.warm_up_step, since=max(0, warm_up - self.history))
         return [
             Stage("warm-up", first, {"noisy": draws["noisy"]}, {self.net: recipe.sgd()}, warm_up),
             Stage("meta", self.step, draws, optim, max(1, recipe.epochs - warm_up), go_on=True),
@@ -94,6 +95,8 @@ class MSLC(nn.Module):
         noisy = batch["noisy"]
         (z,) = self.net(noisy.x)
         yield self.net, weighted_mean(F.cross_entropy(z, noisy.y, reduction="none"), noisy.weight)
+        if not self.correct:
+            return
         s, visits = self.soft_labels[noisy.index], self.visits[noisy.index] + 1
         counted = (visits - since)[:, None]  # predictions in the mean, this one included
         mean = s + (z.detach().softmax(1) - s) / counted.clamp(min=1)
@@ -102,13 +105,14 @@ class MSLC(nn.Module):
 
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy, clean, rate = batch["noisy"], batch["clean"], self.virtual_rate * batch.rates[self.net]
-        s = self.soft_labels[noisy.index]  # (B, N), as the previous visit left it
 
         def losses(z: Tensor) -> Tensor:
             """Against ȳ, s and p, (B, 3); without correction against ȳ alone, (B, 1)."""
-            # Differs: in the paper's loss s and p are soft; the code, and this, take their most probable class.
-            others = [s, z.detach().softmax(1)] if self.soft_targets else [s.argmax(1), z.argmax(1)]
-            targets = [noisy.y, *others] if self.correct else [noisy.y]
+            targets = [noisy.y]
+            if self.correct:
+                s = self.soft_labels[noisy.index]  # (B, N), as the previous visit left it
+                # Differs: in the paper's loss s and p are soft; the code, and this, take their most probable class.
+                targets += [s, z.detach().softmax(1)] if self.soft_targets else [s.argmax(1), z.argmax(1)]
             return torch.stack([F.cross_entropy(z, target, reduction="none") for target in targets], 1)
 
         def inner(outputs: Outputs) -> Tensor:
@@ -126,6 +130,7 @@ class MSLC(nn.Module):
 
         remember(self.weights, noisy, shares[:, 0])
         if self.correct:
+            s = self.soft_labels[noisy.index]
             given = F.one_hot(noisy.y, self.num_classes).to(s.dtype)
             parts = torch.stack([given, s, z.detach().softmax(1)], 1)  # (B, 3, N)
             mixture = (shares[:, :, None] * parts).sum(1)  # of soft s and p, whatever the loss has

@@ -52,7 +52,7 @@ class MWNet(nn.Module):
         self.register_buffer("weights", torch.ones(len(labels)))  # of each row at its last visit
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        clean = Draw("clean", self.clean_batch or recipe.batch_size, "random")
+        clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         optim = {self.weigher: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: recipe.sgd()}
         return [Stage("train", self.step, draws, optim, recipe.epochs)]

@@ -34,10 +34,9 @@ class NaiveOversampling(nn.Module):
         self.num_classes, self.per_class, self.norm = num_classes, per_class, norm
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        per_class = self.per_class or max(1, recipe.batch_size // self.num_classes)
         draws = {
             "noisy": Draw("noisy", recipe.batch_size),
-            "clean": Draw("clean", per_class * self.num_classes, "balanced"),
+            "clean": recipe.balanced_clean(self.per_class, self.num_classes),
         }
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs)]
 

@@ -137,7 +137,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
         noise=_noise(part["run"].get("noise")),
         verdict=verdict_of(part, epochs, shown),
         standard_error=error,
-        noise_found=_noise_found(matrices["given"]),
+        noise_found=_noise_found(shown, matrices["given"]),
         selected=_selected(epochs, part["result"]),
         figures=_figures(epochs, part["result"]),
         epochs=epochs,
@@ -166,7 +166,8 @@ def _environment() -> Environment:
 
 
 def _title(run: Record) -> str:
-    data = Path(str(run.get("dataset") or "data without a name")).name
+    data = str(run.get("dataset") or "data without a name")
+    data = Path(data).name or f"the folder {data}"  # `.` has no name
     return f"Audit of {data}" if run.get("method") == AUDIT else f"{method_name(run)} on {data}"
 
 
@@ -181,8 +182,10 @@ def _noise(text: Any) -> str:
         return f"noise {text}"
 
 
-def _noise_found(given: Matrix | None) -> float | None:
-    """1 − the mean diagonal of the T of the given labels: each class counts the same."""
+def _noise_found(gallery: Record, given: Matrix | None) -> float | None:
+    """The mean p_wrong of the rows; where it is not known, 1 − the mean diagonal of T: each class counts the same."""
+    if gallery:
+        return float(gallery["expected_wrong"] / gallery["rows"])
     diagonal = [v for i, row in enumerate(given or ()) if (v := row[i]) is not None]
     return 1 - sum(diagonal) / len(diagonal) if given and len(diagonal) == len(given) else None
 
@@ -267,7 +270,7 @@ def _command(run: Record, how: Record) -> str | None:
     if not run.get("dataset") or run.get("method") == AUDIT:
         return None
     recipe = dict(mapping(run, "recipe"))
-    flags = {key: run.get(key) for key in ("method", "noise", "seed")} | {"epochs": recipe.pop("epochs", None)}
+    flags = {key: run.get(key) for key in ("method", "noise", "seed", "clean")} | {"epochs": recipe.pop("epochs", None)}
     flags |= {"labels": how.get("label_set")} if run["dataset"] in LABEL_SETS else {}
     flags |= {OWN_FLAGS.get(key, key.replace("_", "-")): value for key, value in mapping(run, "own").items()}
     words = ["fasten", "train", str(run["dataset"])]
