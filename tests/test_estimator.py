@@ -94,7 +94,7 @@ def test_it_does_what_fasten_train_does(tmp_path):
 
 @pytest.mark.parametrize("method", ["fasten", "l2rw", "deep-knn", "glc", "cross-entropy"])
 def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, method):
-    """Where nothing is said; with so many rows that they matter, verified ones among them."""
+    """Where it is left to it; with so many rows that they matter, verified ones among them."""
     runs = []
 
     def stop(run, *rest):
@@ -108,7 +108,7 @@ def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, me
     options = ["--method", method, "--device", "cpu", "--json", "--out", str(tmp_path / "run")]
     assert fasten.cli.main(["train", str(tmp_path / "rows.npz"), *options]) == 130
     with pytest.raises(KeyboardInterrupt):
-        FasTENClassifier(method=method, device="cpu").fit(x, given, y_verified=verified)
+        FasTENClassifier(epochs=None, method=method, device="cpu").fit(x, given, y_verified=verified)
     assert runs[0].recipe == runs[1].recipe
     assert runs[0].options == runs[1].options
 

@@ -305,7 +305,7 @@ def test_the_corrector_has_the_published_size_and_starts_as_published(num_classe
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clean_batch": 1}, "clean_batch must be at least 2"),
+        ({"clean_batch": 3}, "clean_batch must be at least 4"),
         ({"meta_rate": -0.1}, "meta_rate must be >= 0, got -0.1"),
         ({"hidden": 0}, "embedding and hidden must be at least 1, got 128 and 0"),
         ({"perturbation": 20.0}, "perturbation must be a share in"),

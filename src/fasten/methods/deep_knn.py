@@ -59,7 +59,7 @@ class DeepKNN(nn.Module):
     ) -> None:
         super().__init__()
         if neighbours is not None and neighbours < 1:
-            raise ValueError(f"neighbours must be at least 1, got {neighbours}; leave it away to go by the rows")
+            raise ValueError(f"neighbours must be at least 1, got {neighbours}; leave it out to go by the rows")
         if adam_rate <= 0:
             raise ValueError(f"adam_rate must be above 0, got {adam_rate}; the paper has 0.001")
         if adam_decay < 0:

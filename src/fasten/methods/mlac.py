@@ -59,8 +59,8 @@ class MLaC(nn.Module):
         route: Route = "tangent",
     ) -> None:
         super().__init__()
-        if clean_batch is not None and clean_batch < 2:
-            raise ValueError(f"clean_batch must be at least 2, a row for each half, got {clean_batch}; try 100")
+        if clean_batch is not None and clean_batch < 4:
+            raise ValueError(f"clean_batch must be at least 4, two rows for each half, got {clean_batch}; try 100")
         if meta_rate < 0:
             raise ValueError(f"meta_rate must be >= 0, got {meta_rate}; the authors have 3e-4")
         if embedding < 1 or hidden < 1:
@@ -74,7 +74,7 @@ class MLaC(nn.Module):
         self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).float())  # q at the last visit
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        clean = Draw("clean", self.clean_batch or max(2, recipe.batch_size), "random")
+        clean = Draw("clean", self.clean_batch or max(4, recipe.batch_size), "random")
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         sgd = recipe.sgd()
         optim = {self.corrector: Optim(self.meta_rate, kind="adam", amsgrad=True), self.net: sgd}
