@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -447,6 +448,13 @@ def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
         bench_of(folder)
 
 
+def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, capsys):
+    Path("out").mkdir()
+    Path("out/bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
+    answer("reproduce small --only row=l2rw --out out", capsys)
+    assert cells()["l2rw", "time"]["mean"] == 3.0
+
+
 # Refusals.
 
 
@@ -505,6 +513,21 @@ def test_where_some_data_are_there_their_runs_go_on(folder, capsys, monkeypatch)
     assert [failed["error"][:24] for failed in read()["failed"]] == ["CIFAR-10 is not in data:"]
 
 
+def test_without_data_the_tables_are_made_of_what_is_recorded(made, capsys, monkeypatch):
+    def both(setting) -> Experiment:
+        absent = [Cell("fasten", name, ACCURACY, 80.0, run=Run("cifar10", name)) for name in ("none", "pair:0.4")]
+        return replace(small(setting), cells=(*absent, *small(setting).cells[:1]))
+
+    monkeypatch.setitem(EXPERIMENTS, "small", both)
+    assert main(shlex.split("reproduce small --seeds 1 --device cpu --out out")) == 1
+    assert [(cell["n"], cell["status"]) for cell in cells().values()] == [(0, "not run")] * 2 + [(1, "below")]
+    assert len(read()["failed"]) == 2
+    said = capsys.readouterr().out
+    assert Path("out/small.txt").read_text().rstrip() in said
+    first = key(Run("cifar10", "none"))
+    assert re.findall("^failed: .*", said, re.MULTILINE)[0].startswith(f"failed: {first} and 1 more: CIFAR-10 is not")
+
+
 def test_damaged_and_foreign_runs_are_refused(made, capsys):
     path = Path("out/runs") / key(run_of("clean-only")) / "record.json"
     values = json.loads(path.read_text())
@@ -512,7 +535,17 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     path.write_text(json.dumps(values))
     refuse(COMMAND, capsys, "holds another run")
     path.write_text("{")
-    refuse(COMMAND, capsys, "record.json is damaged")
+    refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
+
+
+def test_a_damaged_record_of_an_unfinished_run_is_made_again_from_its_checkpoint(folder, finished, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main(shlex.split(COMMAND)) == 130
+    (path,) = Path("out/runs").glob("*/record.json")
+    path.write_text("{")
+    answer(COMMAND, capsys)
+    assert without_times(Path("out")) == without_times(finished[0])
 
 
 # All of it, small.
@@ -543,6 +576,14 @@ def test_the_miniature_makes_every_table_and_figure(miniature, name):
     if found["cells"]:
         assert len((miniature / f"{name}.csv").read_text().splitlines()) > len(found["cells"])
     assert "A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())
+
+
+def test_the_miniature_is_not_held_against_the_paper(miniature):
+    found = read(miniature)["experiments"].values()
+    assert {cell["status"] for experiment in found for cell in experiment["cells"]} == {"ours"}
+    assert {cell["paper"] for experiment in found for cell in experiment["cells"]} == {None}
+    assert [curve for experiment in found for curve in experiment["curves"] if curve["paper"]] == []
+    assert [path for path in miniature.glob("*.txt") if "reproduced" in path.read_text()] == []
 
 
 def test_the_miniatures_table_is_that_of_its_records(miniature):

@@ -24,10 +24,9 @@ from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
-from fasten.wanted import SCHEMA, SUMMARY, Plan, Summary, read_summary
+from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary, record_in
 from fasten.workers import Job, Work, read_devices, room_here
 
-BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -109,7 +108,7 @@ def reproduce(
     """Carry out the runs that are missing or unfinished, then write every table and figure."""
     bench, unreadable = bench_of(out), _unreadable(plan.missing, how.place)
     todo = [run for run in plan.missing if run.dataset not in unreadable]
-    if plan.missing and not todo:
+    if not todo and len(plan.missing) == len(plan.runs) > 0:  # neither a run to make nor one that is recorded
         raise ValueError(next(iter(unreadable.values())))
     if todo and how.ray is None:
         read_devices(how.device)  # a wrong one is refused before anything is written
@@ -169,8 +168,8 @@ def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
     keys = {key(run) for run in experiment.runs(plan.seeds)}
     mine = [wanted for wanted in plan.runs if key(wanted.run) in keys]
-    paths = [wanted.record or out / "runs" / key(wanted.run) / "record.json" for wanted in mine]
-    return [read_record(path) for path in paths if path.exists()]
+    found = [read_record(w.record) if w.record else record_in(out / "runs" / key(w.run)) for w in mine]
+    return [record for record in found if record is not None]
 
 
 def _write_summary(
