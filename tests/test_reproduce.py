@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 
 import fasten.training as training
 import fasten.wanted as wanted
@@ -25,6 +26,7 @@ from fasten.datasets import DATASETS
 from fasten.experiments import EXPERIMENTS
 from fasten.experiments.spec import Cell, Curve, Experiment, Measure, key
 from fasten.methods import METHODS
+from fasten.nets import build_backbone
 from fasten.records import Run, read_record
 from fasten.reproduce import Pace, bench_of, outcome_of
 from fasten.speed import FILE, Speed, measured, table_of
@@ -500,6 +502,43 @@ def test_what_cannot_be_made_is_refused(folder, capsys, command, words):
 
 def test_data_that_are_not_there_are_refused_before_anything_is_run(folder, capsys):
     refuse("reproduce table1 --seeds 1 --device cpu", capsys, "CIFAR-10 is not in data", "--root")
+
+
+@pytest.fixture
+def pretrained(folder, monkeypatch) -> str:
+    """An experiment whose network starts from weights; the command for it, with the data under `there`."""
+    run = run_of("clean-only", weights="start.safetensors")
+    made = Experiment("small", "From weights", "table", (Cell("clean-only", "40%", ACCURACY, 99.0, run=run),))
+    monkeypatch.setitem(EXPERIMENTS, "small", lambda setting: made)
+    return "reproduce small --seeds 1 --device cpu --root there --out out"
+
+
+def put_weights(root: Path) -> None:
+    root.mkdir()
+    safetensors.torch.save_file(build_backbone("small-cnn", (1, 8, 8)).state_dict(), root / "start.safetensors")
+
+
+def test_weights_lie_under_the_root(pretrained, capsys):
+    put_weights(Path("there"))
+    answer(pretrained, capsys)
+    (path,) = Path("out/runs").glob("*/record.json")
+    assert json.loads(path.read_text())["run"]["recipe"]["weights"] == str(Path("there/start.safetensors").absolute())
+    assert path.parent.name == key(run_of("clean-only", weights="start.safetensors"))
+    assert cells()["clean-only", "40%"]["n"] == 1
+
+
+def test_a_run_counts_wherever_its_weights_lay(pretrained, capsys):
+    put_weights(Path("there"))
+    answer(pretrained, capsys)
+    elsewhere = "reproduce small --seeds 1 --root nowhere"
+    answer(f"{elsewhere} --out out", capsys)
+    answer(f"{elsewhere} --records out --out other", capsys)
+    assert cells(out=Path("other"))["clean-only", "40%"]["n"] == 1
+
+
+def test_weights_that_are_not_there_are_refused_with_their_place(pretrained, capsys):
+    refuse(pretrained, capsys, f"the weights {Path('there/start.safetensors')} are not there", "--root")
+    refuse("reproduce clothing1m --root there", capsys, f"the weights {Path('there/imagenet-resnet50.safetensors')}")
 
 
 def test_where_some_data_are_there_their_runs_go_on(folder, capsys, monkeypatch):

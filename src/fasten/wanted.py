@@ -171,7 +171,7 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
     folder = out / "runs" / key(run)
     record = record_in(folder)
     if record is not None:
-        if Run.from_json(record["run"]) != run:
+        if key(Run.from_json(record["run"])) != key(run):
             raise ValueError(f"{folder} holds another run; choose another --out")
         if record["result"] is not None:
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
@@ -207,7 +207,7 @@ def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, 
             raise ValueError(f"--records takes folders with records, and {folder} is not one")
         for path in sorted(folder.rglob("*.json")):
             run = _run_of(path)
-            if run is not None and runs.get(key(run)) == run:
+            if run is not None and key(run) in runs:
                 found.setdefault(key(run), path)
     return found
 
