@@ -161,7 +161,7 @@ def test_the_page_says_how_far_off_true_probabilities_would_seem():
     drawn = [reliability(p, rng.random(100) < p) for _ in range(400)]
     record = own_record()
     record["evaluation"]["evidence"]["calibration"]["after"] = asdict(drawn[0])
-    (found,) = re.findall(r"chance alone would make about ([\d.]+)% of so many rows", Page(render(record)).text)
+    (found,) = re.findall(r"with this many rows, chance alone accounts for about ([\d.]+)%", Page(render(record)).text)
     assert float(found) / 100 == pytest.approx(np.mean([one.ece for one in drawn]), rel=0.15)
 
 
