@@ -56,7 +56,7 @@ Only = Annotated[
 
 def compare_command(
     data: Data,
-    out: Annotated[Path, place("--out", "A folder for the runs and tables; a comparison's own goes on.")],
+    out: Annotated[Path, place("--out", "A folder for the runs and tables; an existing comparison is continued.")],
     methods: Methods = DEFAULT_METHODS,
     seeds: Seeds = "3",
     noise: Noise = "none",

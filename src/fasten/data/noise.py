@@ -222,7 +222,7 @@ def _places(found: list[str] | None, num_classes: int, names: Sequence[str] | No
             return [said.index(name) for name in known]
     unknown = next((name for name in said if name not in names), None)
     wrong = "names a class twice" if unknown is None else f"names a class {unknown!r}, which the data does not have"
-    raise ValueError(f"noise matrix {path} {wrong}; name {_few(names)} as the data does, or leave the names away")
+    raise ValueError(f"noise matrix {path} {wrong}; name {_few(names)} as the data does, or leave the names out")
 
 
 def _few(names: Sequence[str]) -> str:
