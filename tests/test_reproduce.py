@@ -28,7 +28,8 @@ from fasten.experiments.spec import Cell, Curve, Experiment, Measure, key
 from fasten.methods import METHODS
 from fasten.nets import build_backbone
 from fasten.records import Run, read_record
-from fasten.reproduce import Pace, bench_of, outcome_of
+from fasten.report.paper import outcome_of
+from fasten.reproduce import Pace, bench_of
 from fasten.speed import FILE, Speed, measured, table_of
 from fasten.training import Settings
 from fasten.wanted import choose, find_records, own_records
@@ -443,7 +444,7 @@ def test_only_keeps_what_fits():
 def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
     assert bench_of(folder)["device"] == "NVIDIA H200"
     (folder / "bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
-    (result,) = [r for r in outcome_of(small(None), [], bench_of(folder)).results if r.cell.bench]
+    (result,) = [r for r in outcome_of(small(None), [], ratios=bench_of(folder)["run_ratios"]).results if r.cell.bench]
     assert (result.mean, result.status) == (3.0, "reproduced")
     (folder / "bench.json").write_text("{}")
     with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,16 +62,6 @@ class Made:
     number: int
     total: int
     seconds_left: float
-
-
-def outcome_of(
-    experiment: Experiment,
-    records: Iterable[Record],
-    bench: Mapping[str, Any] | None = None,
-    running: Iterable[Run] = (),
-) -> Outcome:
-    """An experiment with what its records say, and what `fasten bench --json` says of times."""
-    return paper.outcome_of(experiment, records, running, (bench or {}).get("run_ratios"))
 
 
 def bench_of(out: Path) -> dict[str, Any]:
@@ -178,7 +168,10 @@ def _carry_out(
 
 
 def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:
-    return [outcome_of(experiment, _records(experiment, plan, out), bench, running) for experiment in plan.experiments]
+    return [
+        paper.outcome_of(experiment, _records(experiment, plan, out), running, bench["run_ratios"])
+        for experiment in plan.experiments
+    ]
 
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
