@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fasten.gallery as gallery_module
-from builders import make_tiny_task
+from builders import label_table, make_tiny_task
 from example_record import example_record
-from fasten.audit import judge, label_table
+from fasten.audit import judge
 from fasten.calibration import reliability
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery

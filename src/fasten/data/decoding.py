@@ -114,9 +114,6 @@ class Images(ImageFiles):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[np.arange(len(self))] if self._cache is None else self._cache, dtype)
 
-    def read(self, key: str) -> NDArray[np.uint8]:
-        return np.asarray(self[np.array([self.keys.index(key)])][0])
-
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
