@@ -37,10 +37,16 @@ def slim(record: Record, commit: str | None = None, shared: bool = False) -> Rec
     if not COMMIT.fullmatch(str(environment["commit"])):
         raise ValueError(f"a commit has 40 hexadecimal digits, got {environment['commit']}; give it with --commit")
     environment["shared_gpu"] = shared or bool(environment.get("shared_gpu"))
-    kept: Record = _rounded({**record, "environment": environment})
+    kept: Record = _rounded({**record, "environment": environment, "run": _placeless(record["run"])})
     if found := [text for text in _texts(kept) if MACHINE_PATH.search(text)]:
         raise ValueError(f"the record names a path of the machine, {found[0]!r}; others cannot use it")
     return kept
+
+
+def _placeless(run: dict[str, Any]) -> dict[str, Any]:
+    """Weights by the name of their file."""
+    weights = run["recipe"].get("weights")
+    return run if weights is None else {**run, "recipe": {**run["recipe"], "weights": Path(weights).name}}
 
 
 def file_name(run: Run) -> str:

@@ -16,9 +16,11 @@ from typing import Any
 from fasten.experiments import EXPERIMENTS, PAPER
 from fasten.files import write_bytes, write_text
 from fasten.records import Record, Run, read_record
-from fasten.report.outcomes import base, paper_name
+from fasten.report.names import paper_name
+from fasten.report.outcomes import base
 from fasten.report.paper import Outcome, counts, drawing, markdown, outcome_of
 from fasten.speed import measured
+from fasten.wanted import settings_of
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -164,12 +166,12 @@ def diagonals() -> str:
 def others() -> str:
     """Records that are in no table or figure of the paper."""
     known = {base(run) for o in outcomes() for run in o.experiment.runs()}
-    lines: list[Sequence[str]] = [("data", "method", "noise", "seed", "test accuracy"), ("---",) * 5]
+    lines: list[Sequence[str]] = [("data", "method", "noise", "set", "seed", "test accuracy"), ("---",) * 6]
     for record in records():
         run = Run.from_json(record["run"])
         if run.dataset not in UNPLANNED and base(run) not in known:
-            accuracy = f"{record['result']['test_accuracy']:.2%}"
-            lines.append((run.dataset, paper_name(run.method), run.noise, str(run.seed), accuracy))
+            what = (run.dataset, paper_name(run.method), run.noise, " ".join(settings_of(run)) or "–")
+            lines.append((*what, str(run.seed), f"{record['result']['test_accuracy']:.2%}"))
     return table(lines) if len(lines) > 2 else "There are none."
 
 

@@ -9,10 +9,10 @@ from hypothesis import given as draw
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from builders import label_table
 from fasten import audit
 from fasten.audit import (
     given_transition,
-    label_table,
     posterior,
     write_labels,
     write_transition,

@@ -12,7 +12,8 @@ from hypothesis import example, settings
 from hypothesis import given as draw
 from hypothesis import strategies as st
 
-from fasten.audit import label_table, write_labels
+from builders import label_table
+from fasten.audit import write_labels
 from fasten.auditing import audit_probabilities, choose_threshold, codes_of, read_audit, read_labels, summarise
 from fasten.data.task import Known
 from fasten.evidence import hold_back

@@ -162,13 +162,18 @@ def test_a_precision_seen_below_the_one_asked_for_promises_nothing():
     assert choice.threshold is None
     assert choice.more_if_right > 0
     assert choice.more_as_seen is None
-    assert "no number is known to do" in choice.sentence
+    assert choice.sentence.endswith("at the rate so far no number would be enough")
 
 
 def test_no_corrections_choose_nothing():
     choice = threshold_for(np.empty(0), np.empty(0, bool), 0.9, 50)
     assert (choice.threshold, choice.tested, choice.more_if_right, choice.more_as_seen) == (None, (), None, None)
-    assert "there are none" in choice.sentence
+    assert choice.sentence.startswith("no correction was held back")
+
+
+def test_a_precision_that_no_sample_shows_is_said_to_be_too_high():
+    choice = threshold_for(np.full(20, 0.9), np.ones(20, bool), 1 - 1e-9, num_verified=300)
+    assert choice.sentence.endswith("ask for a lower precision")
 
 
 def test_a_choice_says_what_it_is_in_words_and_in_json():

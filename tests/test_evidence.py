@@ -135,23 +135,23 @@ def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
     post, given, truth = posterior_of(0)
     verified = np.where(np.arange(200) < 60, truth, -1)
     transition = counted_posterior(verified, given, 4) if counted else None
-    rows = verify_next(post, given, verified, verified >= 0, transition, 12, seed=0, num_random=20)
+    rows = verify_next(post, given, verified, verified >= 0, transition, 12, seed=0)
     free = [row for row in range(60, 200) if row not in rows.random]
     assert rows.chosen.tolist() == greedy(post, given, free, transition, 12)
 
 
-@draw(seed=seeds, n=st.integers(0, 60), num_random=st.one_of(st.none(), st.integers(0, 60)))
+@draw(seed=seeds, n=st.integers(0, 60))
 @steady
-def test_rows_to_verify_are_new_ones(seed, n, num_random):
+def test_rows_to_verify_are_new_ones(seed, n):
     post, given, _ = posterior_of(seed % 7, 50)
     before = post.copy()
     missing, verified, picked_random = verified_rows(seed, 50, 4)
     given = np.where(missing < 0, -1, given)
-    rows = verify_next(post, given, verified, picked_random, None, n, seed, num_random)
+    rows = verify_next(post, given, verified, picked_random, None, n, seed)
     assert len(set(rows.chosen) | set(rows.random)) == len(rows.chosen) + len(rows.random)
     assert ((verified[rows.chosen] < 0) & (given[rows.chosen] >= 0)).all()
     assert (~picked_random[rows.random] & (given[rows.random] >= 0)).all()
-    assert len(rows.random) == min(n if num_random is None else num_random, (~picked_random & (given >= 0)).sum())
+    assert len(rows.random) == min(n, (~picked_random & (given >= 0)).sum())
     assert len(rows.chosen) <= n
     np.testing.assert_array_equal(post, before)
 
@@ -162,7 +162,7 @@ def test_random_rows_are_drawn_evenly_whatever_was_chosen_or_has_a_verdict():
     picked_random = np.arange(40) >= 36
     drawn = np.zeros(40)
     for seed in range(2000):
-        drawn[verify_next(post, given, verified, picked_random, None, 10, seed, 9).random] += 1
+        drawn[verify_next(post, given, verified, picked_random, None, 9, seed).random] += 1
     np.testing.assert_allclose(drawn[:36] / 2000, 1 / 4, atol=4 * np.sqrt(3 / 16 / 2000))
     assert drawn[36:].sum() == 0
 
@@ -171,9 +171,9 @@ def test_uncertain_classes_are_verified_first():
     post, given = np.tile([0.5, 0.3, 0.2], (4, 1)), np.array([0, 0, 2, 2])  # in doubt: (1, 0) and (0, 2)
     truth, labels = np.repeat([1, 0], [200, 200]), np.repeat([0, 0], [200, 200])
     transition = counted_posterior(truth, labels, 3)  # much is known of T[1, 0], nothing of T[0, 2]
-    unknown = np.full(4, -1)
-    assert verify_next(post, given, unknown, unknown > 0, transition, 1, 0, 0).chosen.tolist() == [2]
-    assert verify_next(post, given, unknown, unknown > 0, None, 3, 0, 0).chosen.tolist() == [0, 2, 1]
+    unknown, no_more_random = np.full(4, -1), np.ones(4, bool)
+    assert verify_next(post, given, unknown, no_more_random, transition, 1, 0).chosen.tolist() == [2]
+    assert verify_next(post, given, unknown, no_more_random, None, 3, 0).chosen.tolist() == [0, 2, 1]
 
 
 def errors(seed, n, num_classes, strength):

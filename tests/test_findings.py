@@ -186,7 +186,7 @@ def test_a_precision_asked_for_without_random_verdicts_corrects_nothing_and_says
     probs, known, _ = run_of(num_verified=0)
     found = find(probs, known, 3, min_precision=0.9)
     assert not found.table(known, NAMES)["is_issue"].any()
-    assert any("so nothing is corrected; verify more rows at random" in note for note in found.notes)
+    assert any("nothing is corrected; verify rows at random first" in note for note in found.notes)
 
 
 def test_the_precision_that_is_kept_holds_on_all_rows():

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fasten.gallery as gallery_module
-from builders import make_tiny_task
+from builders import label_table, make_tiny_task
 from example_record import example_record
-from fasten.audit import judge, label_table
+from fasten.audit import judge
 from fasten.calibration import reliability
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery
@@ -200,7 +200,7 @@ def test_the_page_says_how_far_off_true_probabilities_would_seem():
     drawn = [reliability(p, rng.random(100) < p) for _ in range(400)]
     record = own_record()
     record["evaluation"]["evidence"]["calibration"]["after"] = asdict(drawn[0])
-    (found,) = re.findall(r"chance alone would make about ([\d.]+)% of so many rows", Page(render(record)).text)
+    (found,) = re.findall(r"with this many rows, chance alone accounts for about ([\d.]+)%", Page(render(record)).text)
     assert float(found) / 100 == pytest.approx(np.mean([one.ece for one in drawn]), rel=0.15)
 
 

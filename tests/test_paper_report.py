@@ -188,6 +188,7 @@ def test_curves_stand_in_tables_point_by_point():
     ]
     assert rows_of(markdown(found))[0] == ["epoch", "true, ours", "true, paper"]
     assert rows_of(markdown(found))[2] == ["1", "0.250", "0.300"]
+    assert rows_of(markdown(found))[3] == ["3", "0.500 (at 2)", "0.600"]
 
 
 def check_latex(text):

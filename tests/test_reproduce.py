@@ -8,12 +8,14 @@ import json
 import re
 import shlex
 import shutil
+import signal
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 
 import fasten.training as training
 import fasten.wanted as wanted
@@ -24,9 +26,11 @@ from fasten.datasets import DATASETS
 from fasten.experiments import EXPERIMENTS
 from fasten.experiments.spec import Cell, Curve, Experiment, Measure, key
 from fasten.methods import METHODS
+from fasten.nets import build_backbone
 from fasten.records import Run, read_record
-from fasten.reproduce import Pace, bench_of, outcome_of
-from fasten.speed import FILE, Speed, measured, table_of
+from fasten.report.paper import outcome_of
+from fasten.reproduce import Pace, bench_of
+from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import choose, find_records, own_records
 from test_cli import answer, fill_disk, refuse, tree
@@ -391,7 +395,8 @@ def test_a_dry_run_tells_time_by_measured_speed(folder, capsys, monkeypatch):
 
 def test_the_packaged_speed_is_that_of_the_committed_benchmark():
     bench = json.loads((ROOT / "benchmarks/h200.json").read_text())
-    assert json.loads(FILE.read_text()) == table_of(bench)
+    assert bench["device"] == f"cuda:0 {measured().device}"
+    assert set(measured().seconds) == {line["method"] for line in bench["methods"]} == set(METHODS)
     for method in METHODS:
         stages = [line for line in bench["methods"] if line["method"] == method]
         expected = sum(line["updates"] * line["milliseconds"] for line in stages) / 1000
@@ -440,11 +445,18 @@ def test_only_keeps_what_fits():
 def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
     assert bench_of(folder)["device"] == "NVIDIA H200"
     (folder / "bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
-    (result,) = [r for r in outcome_of(small(None), [], bench_of(folder)).results if r.cell.bench]
+    (result,) = [r for r in outcome_of(small(None), [], ratios=bench_of(folder)["run_ratios"]).results if r.cell.bench]
     assert (result.mean, result.status) == (3.0, "reproduced")
     (folder / "bench.json").write_text("{}")
     with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):
         bench_of(folder)
+
+
+def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, capsys):
+    Path("out").mkdir()
+    Path("out/bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
+    answer("reproduce small --only row=l2rw --out out", capsys)
+    assert cells()["l2rw", "time"]["mean"] == 3.0
 
 
 # Refusals.
@@ -494,6 +506,43 @@ def test_data_that_are_not_there_are_refused_before_anything_is_run(folder, caps
     refuse("reproduce table1 --seeds 1 --device cpu", capsys, "CIFAR-10 is not in data", "--root")
 
 
+@pytest.fixture
+def pretrained(folder, monkeypatch) -> str:
+    """An experiment whose network starts from weights; the command for it, with the data under `there`."""
+    run = run_of("clean-only", weights="start.safetensors")
+    made = Experiment("small", "From weights", "table", (Cell("clean-only", "40%", ACCURACY, 99.0, run=run),))
+    monkeypatch.setitem(EXPERIMENTS, "small", lambda setting: made)
+    return "reproduce small --seeds 1 --device cpu --root there --out out"
+
+
+def put_weights(root: Path) -> None:
+    root.mkdir()
+    safetensors.torch.save_file(build_backbone("small-cnn", (1, 8, 8)).state_dict(), root / "start.safetensors")
+
+
+def test_weights_lie_under_the_root(pretrained, capsys):
+    put_weights(Path("there"))
+    answer(pretrained, capsys)
+    (path,) = Path("out/runs").glob("*/record.json")
+    assert json.loads(path.read_text())["run"]["recipe"]["weights"] == str(Path("there/start.safetensors").absolute())
+    assert path.parent.name == key(run_of("clean-only", weights="start.safetensors"))
+    assert cells()["clean-only", "40%"]["n"] == 1
+
+
+def test_a_run_counts_wherever_its_weights_lay(pretrained, capsys):
+    put_weights(Path("there"))
+    answer(pretrained, capsys)
+    elsewhere = "reproduce small --seeds 1 --root nowhere"
+    answer(f"{elsewhere} --out out", capsys)
+    answer(f"{elsewhere} --records out --out other", capsys)
+    assert cells(out=Path("other"))["clean-only", "40%"]["n"] == 1
+
+
+def test_weights_that_are_not_there_are_refused_with_their_place(pretrained, capsys):
+    refuse(pretrained, capsys, f"the weights {Path('there/start.safetensors')} are not there", "--root")
+    refuse("reproduce clothing1m --root there", capsys, f"the weights {Path('there/imagenet-resnet50.safetensors')}")
+
+
 def test_where_some_data_are_there_their_runs_go_on(folder, capsys, monkeypatch):
     def both(setting) -> Experiment:
         cells = (Cell("fasten", "40%", ACCURACY, 80.0, run=Run("cifar10")), *small(setting).cells[:1])
@@ -505,6 +554,21 @@ def test_where_some_data_are_there_their_runs_go_on(folder, capsys, monkeypatch)
     assert [failed["error"][:24] for failed in read()["failed"]] == ["CIFAR-10 is not in data:"]
 
 
+def test_without_data_the_tables_are_made_of_what_is_recorded(made, capsys, monkeypatch):
+    def both(setting) -> Experiment:
+        absent = [Cell("fasten", name, ACCURACY, 80.0, run=Run("cifar10", name)) for name in ("none", "pair:0.4")]
+        return replace(small(setting), cells=(*absent, *small(setting).cells[:1]))
+
+    monkeypatch.setitem(EXPERIMENTS, "small", both)
+    assert main(shlex.split("reproduce small --seeds 1 --device cpu --out out")) == 1
+    assert [(cell["n"], cell["status"]) for cell in cells().values()] == [(0, "not run")] * 2 + [(1, "below")]
+    assert len(read()["failed"]) == 2
+    said = capsys.readouterr().out
+    assert Path("out/small.txt").read_text().rstrip() in said
+    first = key(Run("cifar10", "none"))
+    assert re.findall("^failed: .*", said, re.MULTILINE)[0].startswith(f"failed: {first} and 1 more: CIFAR-10 is not")
+
+
 def test_damaged_and_foreign_runs_are_refused(made, capsys):
     path = Path("out/runs") / key(run_of("clean-only")) / "record.json"
     values = json.loads(path.read_text())
@@ -512,7 +576,17 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     path.write_text(json.dumps(values))
     refuse(COMMAND, capsys, "holds another run")
     path.write_text("{")
-    refuse(COMMAND, capsys, "record.json is damaged")
+    refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
+
+
+def test_a_damaged_record_of_an_unfinished_run_is_made_again_from_its_checkpoint(folder, finished, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main(shlex.split(COMMAND)) == 130
+    (path,) = Path("out/runs").glob("*/record.json")
+    path.write_text("{")
+    answer(COMMAND, capsys)
+    assert without_times(Path("out")) == without_times(finished[0])
 
 
 # All of it, small.
@@ -543,6 +617,14 @@ def test_the_miniature_makes_every_table_and_figure(miniature, name):
     if found["cells"]:
         assert len((miniature / f"{name}.csv").read_text().splitlines()) > len(found["cells"])
     assert "A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())
+
+
+def test_the_miniature_is_not_held_against_the_paper(miniature):
+    found = read(miniature)["experiments"].values()
+    assert {cell["status"] for experiment in found for cell in experiment["cells"]} == {"ours"}
+    assert {cell["paper"] for experiment in found for cell in experiment["cells"]} == {None}
+    assert [curve for experiment in found for curve in experiment["curves"] if curve["paper"]] == []
+    assert [path for path in miniature.glob("*.txt") if "reproduced" in path.read_text()] == []
 
 
 def test_the_miniatures_table_is_that_of_its_records(miniature):

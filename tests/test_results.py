@@ -74,8 +74,15 @@ def test_every_record_counts_somewhere():
     apart = make_page.others()
     for record in make_page.records():
         run = Run.from_json(record["run"])
-        shown = f"| {run.noise} | {run.seed} | {record['result']['test_accuracy']:.2%} |" in apart
+        ends = f"| {run.seed} | {record['result']['test_accuracy']:.2%} |"
+        shown = any(f"| {run.noise} |" in line and line.endswith(ends) for line in apart.splitlines())
         assert run.dataset == "digits" or shown is not (make_page.base(run) in listed)
+
+
+def test_a_record_beside_the_tables_tells_what_it_sets():
+    (line,) = [line for line in make_page.others().splitlines() if "L2RW" in line]
+    record = json.loads((ROOT / "results/cifar10/l2rw-symmetric-0.8-seed1-9bf9b565.json").read_text())
+    assert f"| momentum={record['run']['recipe']['momentum']} |" in line
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -123,6 +130,12 @@ def test_a_record_is_added_small(tmp_path):
     assert adding.add(put(tmp_path, long_record()), tmp_path / "results", shared=True) == path  # the same again
     with pytest.raises(ValueError, match="holds another record of this run"):
         adding.add(put(tmp_path, long_record()), tmp_path / "results")
+
+
+def test_weights_are_kept_by_the_name_of_their_file():
+    record = long_record()
+    record["run"]["recipe"]["weights"] = "/home/me/data/start.safetensors"
+    assert adding.slim(record)["run"]["recipe"]["weights"] == "start.safetensors"
 
 
 def test_a_commit_that_is_entered_afterwards_is_told():

@@ -21,7 +21,7 @@ from fasten.contract import Recipe
 from fasten.records import SHARED_GPU, Run, read_record
 from fasten.signals import stopped_by_signals
 from fasten.training import Settings
-from fasten.workers import Job, Slot, attempt, find_slots, mps, read_devices, work
+from fasten.workers import Job, Slot, attempt, find_slots, in_children, in_this_process, mps, read_devices
 
 TINY = Run("digits", "symmetric:0.4", "cross-entropy", recipe=Recipe("small-cnn", epochs=1, batch_size=400))
 
@@ -84,7 +84,7 @@ def alive(pid: int) -> bool:
 
 def carry_out(todo: list[Job], slots: list[Slot], folder: Path) -> list[tuple[int, str | None]]:
     ended: list[tuple[int, str | None]] = []
-    work(todo, slots, Settings(), folder / "logs", lambda job, error: ended.append((job.run.seed, error)))
+    in_children(slots, folder / "logs")(todo, lambda job, error: ended.append((job.run.seed, error)))
     return ended
 
 
@@ -184,7 +184,7 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path, children, monkeypatch)
 
     todo = jobs(tmp_path, {"sleep": 0.01}, {"sleep": 60, "deaf": True})
     with pytest.raises(KeyboardInterrupt):
-        work(todo, [Slot("cpu")] * 2, Settings(), tmp_path / "logs", interrupt)
+        in_children([Slot("cpu")] * 2, tmp_path / "logs")(todo, interrupt)
     assert not any(alive(event["pid"]) for event in children())
 
 
@@ -408,4 +408,4 @@ def test_a_full_disk_stops_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(workers, "train", fail)
     with pytest.raises(OSError, match="No space"):
-        carry_out(jobs(tmp_path, {}, {}), [Slot("cpu", in_child=False)], tmp_path)
+        in_this_process(Settings(device="cpu"))(jobs(tmp_path, {}, {}), lambda job, error: None)

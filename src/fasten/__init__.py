@@ -28,7 +28,7 @@ __all__ = [
     "observe",
 ]
 
-# These bring scikit-learn and pandas with them, a second that the command line and the pieces above need not wait for.
+# These bring scikit-learn and pandas with them, a second that the pieces above need not wait for.
 LATE = {"FasTENClassifier": "fasten.estimator", "observe": "fasten.observing"}
 
 

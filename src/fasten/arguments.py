@@ -156,7 +156,8 @@ SetOfSeveral = Annotated[
     text("--set", "KEY=VALUE", "A field of the recipe, or METHOD.KEY=VALUE for one method; may be repeated."),
 ]
 Methods = Annotated[
-    str, text("--methods", "NAMES", "With commas between them, or `all`; the first is held against the others.")
+    str,
+    text("--methods", "NAMES", "With commas between them, or `all`; the first is compared with each of the others."),
 ]
 Seeds = Annotated[str, text("--seeds", "SEEDS", "How many, from 0 on, or a list: 5,6,7.")]
 Ray = Annotated[
@@ -183,7 +184,7 @@ CheckpointEvery = Annotated[
         "--checkpoint-every",
         parser=read_seconds,
         metavar="SECONDS",
-        help="At least so often; by default at an epoch's end after 20 s, else after 300 s.",
+        help="Save a checkpoint at least this often; by default at an epoch's end after 20 s, else after 300 s.",
     ),
 ]
 OnNan = Annotated[

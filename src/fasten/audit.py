@@ -121,22 +121,6 @@ def judge_examples(probs: Floats, T: Floats, given: Ints) -> Judged:
     return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def label_table(
-    ids: Sequence[Any] | NDArray[Any], given: Ints, post: Floats, class_names: Sequence[Any], threshold: float = 0.5
-) -> pd.DataFrame:
-    """The columns of labels.csv, most suspect row first, from the posterior of each row's true label.
-
-    `suggested` is the most probable label, the given one if it ties. A row may be an issue though its given label
-    is still the most probable of three or more, as at (0.4, 0.3, 0.3): then `corrected` keeps it.
-
-    >>> table = label_table(["a", "b"], np.array([0, 0]), np.array([[1.0, 0.0], [0.25, 0.75]]), ["cat", "dog"])
-    >>> table[["row", "id", "given", "p_wrong", "corrected"]].values.tolist()
-    [[1, 'b', 'cat', 0.75, 'dog'], [0, 'a', 'cat', 0.0, 'cat']]
-    """
-    judged = judge(post, given)
-    return make_table(ids, given, judged, judged.p_wrong > threshold, class_names)
-
-
 def make_table(
     ids: Sequence[Any] | NDArray[Any],
     given: Ints,
@@ -145,7 +129,17 @@ def make_table(
     class_names: Sequence[Any],
     rank: Floats | None = None,
 ) -> pd.DataFrame:
-    """The same from what is already known of each row; `rank` is highest for the first, by default p_wrong."""
+    """The columns of labels.csv, most suspect row first; `rank` is highest for the first, by default p_wrong.
+
+    `suggested` is the most probable label, the given one if it ties. A row may be an issue though its given label
+    is still the most probable of three or more, as at (0.4, 0.3, 0.3): then `corrected` keeps it.
+
+    >>> given = np.array([0, 0])
+    >>> judged = judge(np.array([[1.0, 0.0], [0.25, 0.75]]), given)
+    >>> table = make_table(["a", "b"], given, judged, judged.p_wrong > 0.5, ["cat", "dog"])
+    >>> table[["row", "id", "given", "p_wrong", "corrected"]].values.tolist()
+    [[1, 'b', 'cat', 0.75, 'dog'], [0, 'a', 'cat', 0.0, 'cat']]
+    """
     names = pd.Index(list(class_names))
     table = pd.DataFrame(
         {
@@ -163,10 +157,11 @@ def make_table(
 
 
 def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write a `label_table` as labels.csv, in one step.
+    """Write what `make_table` gives as labels.csv, in one step.
 
     >>> import pathlib, tempfile
-    >>> table = label_table(["=1+1"], np.array([0]), np.array([[0.25, 0.75]]), ["cat", "dog"])
+    >>> judged = judge(np.array([[0.25, 0.75]]), np.array([0]))
+    >>> table = make_table(["=1+1"], np.array([0]), judged, np.array([True]), ["cat", "dog"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_labels(table, pathlib.Path(folder) / "labels.csv")
     ...     print((pathlib.Path(folder) / "labels.csv").read_text().splitlines()[1])

@@ -65,7 +65,7 @@ class Checkpoints:
         return files[-1].name if files else None
 
     def drop_newest(self) -> None:
-        """Make the one before the last one."""
+        """Delete the newest, unless it is the only one."""
         for path in self._files()[1:][-1:]:
             path.unlink()
 

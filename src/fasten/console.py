@@ -234,8 +234,12 @@ def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str
     """Every table, what failed, and where all of it lies."""
     for outcome in outcomes:
         print(f"{text_table(outcome).rstrip()}\n")
+    alike: dict[str, list[str]] = {}
     for run in failed:
-        print(f"failed: {run['key']}: {run['error']}")
+        alike.setdefault(run["error"], []).append(run["key"])
+    for error, keys in alike.items():
+        more = f" and {len(keys) - 1:,} more" if len(keys) > 1 else ""
+        print(f"failed: {keys[0]}{more}: {error}")
     if failed:
         print("the same command tries again what failed")
     print(f"written: {out}")

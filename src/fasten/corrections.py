@@ -68,12 +68,21 @@ class ThresholdChoice:
                 f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g} are "
                 f"right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
             )
-        seen = f"{self.tested[0].k} of the {self.tested[0].n} surest right" if self.tested else "there are none"
+        if not self.tested:
+            lack = "no correction was held back, so no precision can be shown and nothing is corrected"
+            return f"{lack}; verify rows at random first"
+        seen = f"{self.tested[0].k} of the {self.tested[0].n} surest right"
         return (
             f"the held-back corrections ({seen}) cannot show a precision of {self.min_precision:.4g}, so nothing is "
-            f"corrected; verify more rows at random: {_about(self.more_if_right)} if all further corrections are "
-            f"right, {_about(self.more_as_seen)} if they are as often right as so far"
+            f"corrected; {self._cure()}"
         )
+
+    def _cure(self) -> str:
+        if self.more_if_right is None:
+            return "no number of verified rows would be enough: ask for a lower precision"
+        rate = "no number would be enough" if self.more_as_seen is None else f"about {self.more_as_seen}"
+        more = f"about {self.more_if_right} more if all further corrections are right; at the rate so far {rate}"
+        return f"verify more rows at random: {more}"
 
     def to_json(self) -> dict[str, Any]:
         tested = [{**asdict(cut), "low": cut.low} for cut in self.tested]
@@ -180,7 +189,3 @@ def _smallest(holds: Callable[[int], bool]) -> float:
 def _fewest(amounts: list[float]) -> int | None:
     least = min(amounts, default=math.inf)
     return math.ceil(least) if math.isfinite(least) else None
-
-
-def _about(rows: int | None) -> str:
-    return "no number is known to do" if rows is None else f"about {rows}"

@@ -164,9 +164,8 @@ def verify_next(
     transition: TransitionEvidence | None,
     n: int,
     seed: int,
-    num_random: int | None = None,
 ) -> NextRows:
-    """The n rows whose verdict would help most, and beside them `num_random` random ones, as many if not said.
+    """The n rows whose verdict would help most, and beside them as many random ones.
 
     A verdict on a row sets its label right with the probability that its most probable label is wrong. That counts
     up to 2.4 times where T is uncertain for the pair of classes in question, and 1/√k times for the k-th row of a
@@ -174,12 +173,12 @@ def verify_next(
     those they are one random sample. Some may have a verdict already, which then counts as random.
 
     >>> post = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3], [0.6, 0.4]])
-    >>> rows = verify_next(post, np.zeros(4, int), np.array([-1, -1, -1, 0]), np.zeros(4, bool), None, 2, 0, 0)
+    >>> rows = verify_next(post, np.zeros(4, int), np.array([-1, -1, -1, 0]), np.ones(4, bool), None, 2, 0)
     >>> rows.chosen.tolist(), rows.random.tolist()
     ([1, 2], [])
     """
     pool = np.flatnonzero(~picked_random & (given >= 0))
-    size = min(n if num_random is None else num_random, len(pool))
+    size = min(n, len(pool))
     random = numpy_stream(seed, "verify next", int(picked_random.sum())).choice(pool, size, replace=False)
     open_rows = np.setdiff1d(np.flatnonzero((verified < 0) & (given >= 0)), random)
     gain, other = _doubt(post, given, open_rows)

@@ -26,7 +26,7 @@ from fasten.data.task import Task
 from fasten.files import write_bytes
 from fasten.inference import blank_task, examples_of, load_method, read_finished
 from fasten.nets import Heads
-from fasten.suggest import nearest
+from fasten.suggest import nearest, one_line
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -133,7 +133,7 @@ def _exported(form: str, model: Classifier, like: NDArray[Any], names: str) -> t
     except ValueError:
         raise
     except Exception as error:  # whatever the libraries raise on a network that they cannot follow
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise ValueError(f"torch cannot export this network as {form} ({reason}); use another format") from error
 
 

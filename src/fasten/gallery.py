@@ -29,7 +29,7 @@ MAX_BYTES = 3_000_000  # of all thumbnails
 
 
 def write_gallery(task: Task, table: pd.DataFrame, path: str | os.PathLike[str]) -> Gallery:
-    """The gallery of a run from its data and its `label_table`, written in one step."""
+    """The gallery of a run from its data and its table of labels, written in one step."""
     is_image = task.x.ndim == 4
     places = task.audited
 
@@ -47,7 +47,7 @@ def save_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> None:
 
 
 def make_gallery(table: pd.DataFrame, picture: Picture) -> Gallery:
-    """Counts of a `label_table`, and of each pair (given → suggested) the most suspect rows that nobody verified.
+    """Counts of a table of labels, and of each pair (given → suggested) the most suspect rows that nobody verified.
 
     >>> table = pd.DataFrame({"row": [1, 0], "id": ["b", "a"], "given": ["cat", "cat"], "suggested": ["dog", "cat"]})
     >>> table = table.assign(p_wrong=[0.75, 0.25], p_suggested=[0.75, 0.75], is_issue=[True, False])
@@ -93,7 +93,7 @@ def suspect_pairs(table: pd.DataFrame, most: int) -> tuple[list[tuple[Gallery, l
 
 
 def is_verified(table: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows of a `label_table` on which there is a verdict."""
+    """Rows of a table of labels on which there is a verdict."""
     if "verified" not in table:
         return np.zeros(len(table), bool)
     verdicts = table["verified"].astype(object)

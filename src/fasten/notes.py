@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from fasten.data.task import Task
 from fasten.metrics import smallest_singular
 from fasten.nets import has_weights
 from fasten.records import Record
+from fasten.report.verdict import gain
 
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 
@@ -67,8 +67,8 @@ def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.f
 
 def _singular(name: str, smallest: float) -> str:
     return (
-        f"{name} is close to singular (its smallest singular value is {smallest:.2g}): the noisy labels tell some "
-        "classes hardly apart, so that what is corrected between these is a guess"
+        f"{name} is close to singular (its smallest singular value is {smallest:.2g}): the noisy labels barely "
+        "distinguish some classes, so corrections between these are guesses"
     )
 
 
@@ -80,7 +80,7 @@ def clean_rows_do_better(record: Record) -> str | None:
         if not reference or reference[name] is None or result[name] is None:
             continue
         alone, here = reference[name], result[name]
-        if alone - here > math.sqrt(alone * (1 - alone) / rows):
+        if gain(here, alone, rows) < 0:
             return (
                 f"the clean rows alone do better: {alone:.1%} of the {part} rows against {here:.1%} with the noisy "
                 "ones; use --method clean-only, or have more labels checked"

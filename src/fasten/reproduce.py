@@ -7,10 +7,11 @@ goes on where it stopped, and tables that share a run share its folder.
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
-from fasten.wanted import SCHEMA, SUMMARY, Plan, Summary, read_summary
+from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary, record_in
 from fasten.workers import Job, Work, read_devices, room_here
 
-BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -64,16 +64,6 @@ class Made:
     seconds_left: float
 
 
-def outcome_of(
-    experiment: Experiment,
-    records: Iterable[Record],
-    bench: Mapping[str, Any] | None = None,
-    running: Iterable[Run] = (),
-) -> Outcome:
-    """An experiment with what its records say, and what `fasten bench --json` says of times."""
-    return paper.outcome_of(experiment, records, running, (bench or {}).get("run_ratios"))
-
-
 def bench_of(out: Path) -> dict[str, Any]:
     """The user's own measurement, if it lies in the folder, else the one that comes with the package."""
     if not (out / BENCH).exists():
@@ -107,15 +97,14 @@ def reproduce(
     made: Callable[[Made], None] = lambda run: None,
 ) -> tuple[Summary, list[Outcome]]:
     """Carry out the runs that are missing or unfinished, then write every table and figure."""
-    bench, unreadable = bench_of(out), _unreadable(plan.missing, how.place)
-    todo = [run for run in plan.missing if run.dataset not in unreadable]
-    if plan.missing and not todo:
-        raise ValueError(next(iter(unreadable.values())))
+    bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
+    todo = [run for run in plan.missing if key(run) not in errors]
+    if not todo and len(plan.missing) == len(plan.runs) > 0:  # neither a run to make nor one that is recorded
+        raise ValueError(next(iter(errors.values())))
     if todo and how.ray is None:
         read_devices(how.device)  # a wrong one is refused before anything is written
     begin(plan)
     out.mkdir(parents=True, exist_ok=True)
-    errors = {key(run): unreadable[run.dataset] for run in plan.missing if run.dataset in unreadable}
     _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
     try:
         _carry_out(todo, out, how, settings, errors, made)
@@ -127,15 +116,32 @@ def reproduce(
     return summary, outcomes
 
 
-def _unreadable(runs: Iterable[Run], place: Place) -> dict[str, str]:
-    """Data sets that cannot be read, and why: their runs are not begun."""
-    failed = {}
-    for name in dict.fromkeys(run.dataset for run in runs):
-        try:
-            find_dataset(name).read(place)
-        except (ValueError, OSError) as error:
-            failed[name] = sentence(error)
-    return failed
+def _not_to_begin(runs: Sequence[Run], place: Place) -> dict[str, str]:
+    """Runs, by key, whose data or weights cannot be read, and why."""
+    needs = [(run.dataset, run.recipe.weights) for run in runs]
+    faults = {need: _fault(*need, place) for need in dict.fromkeys(needs)}
+    return {key(run): fault for run, need in zip(runs, needs, strict=True) if (fault := faults[need]) is not None}
+
+
+def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
+    if weights is not None and not (place.root / weights).is_file():
+        return (
+            f"the weights {place.root / weights} are not there; put them there (docs/clothing1m.md has the lines that "
+            "make such a file), or say with --root where they and the data lie"
+        )
+    try:
+        find_dataset(dataset).read(place)
+    except (ValueError, OSError) as error:
+        return sentence(error)
+    return None
+
+
+def _job(run: Run, out: Path, root: Path) -> Job:
+    """The weights that it starts from lie beside the data, wherever a worker stands."""
+    folder, weights = out / "runs" / key(run), run.recipe.weights
+    if weights is not None:
+        run = replace(run, recipe=replace(run.recipe, weights=os.fspath((root / weights).absolute())))
+    return Job(run, folder, root)
 
 
 def _carry_out(
@@ -148,7 +154,7 @@ def _carry_out(
 ) -> None:
     if not todo:
         return
-    pace, jobs = Pace(todo, measured()), [Job(run, out / "runs" / key(run), how.place.root) for run in todo]
+    pace, jobs = Pace(todo, measured()), [_job(run, out, how.place.root) for run in todo]
 
     def done(job: Job, error: str | None) -> None:
         if error is not None:
@@ -162,15 +168,18 @@ def _carry_out(
 
 
 def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:
-    return [outcome_of(experiment, _records(experiment, plan, out), bench, running) for experiment in plan.experiments]
+    return [
+        paper.outcome_of(experiment, _records(experiment, plan, out), running, bench["run_ratios"])
+        for experiment in plan.experiments
+    ]
 
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
     keys = {key(run) for run in experiment.runs(plan.seeds)}
     mine = [wanted for wanted in plan.runs if key(wanted.run) in keys]
-    paths = [wanted.record or out / "runs" / key(wanted.run) / "record.json" for wanted in mine]
-    return [read_record(path) for path in paths if path.exists()]
+    found = [read_record(w.record) if w.record else record_in(out / "runs" / key(w.run)) for w in mine]
+    return [record for record in found if record is not None]
 
 
 def _write_summary(

@@ -7,6 +7,8 @@ import shlex
 
 import torch
 
+from fasten.suggest import one_line as one_line  # cli.py looks for it here
+
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -19,7 +21,7 @@ def sentence(error: Exception) -> str:
         if error.errno in FULL_DISK:
             return f"no space left on the disk{where}; free some and run it again"
         return f"{error.strerror}{where}"
-    return one_line(str(error)) or type(error).__name__
+    return one_line(error) or type(error).__name__
 
 
 def typed(*words: object) -> str:
@@ -29,11 +31,6 @@ def typed(*words: object) -> str:
     "`fasten resume 'my run'`"
     """
     return f"`{shlex.join(['fasten', *map(str, words)])}`"
-
-
-def one_line(text: str) -> str:
-    """The same words without line breaks."""
-    return " ".join(text.split())
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from fasten.methods import FASTEN_EPOCHS, METHODS
 from fasten.records import Run
 
-FILE = Path(__file__).parent / "experiments" / "speed.json"  # what `table_of` makes of benchmarks/h200.json
+FILE = Path(__file__).parent / "experiments" / "speed.json"  # whole runs, by benchmarks/h200.json
 NET, BATCH = "resnet34", 100  # what was timed, on images of CIFAR's size
 SMALL = ("digits",)
 
@@ -76,15 +76,6 @@ def measured() -> Speed:
     """The speed that comes with the package."""
     values = json.loads(FILE.read_text(encoding="utf-8"))
     return Speed(values["device"], values["seconds"])
-
-
-def table_of(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of the JSON of `fasten bench --methods all`."""
-    seconds: dict[str, float] = {}
-    for line in bench["methods"]:
-        seconds[line["method"]] = seconds.get(line["method"], 0.0) + line["updates"] * line["milliseconds"] / 1000
-    device = bench["device"].partition(" ")[2]
-    return {"device": device, "kernels": bench["kernels"], "seconds": {k: round(v, 1) for k, v in seconds.items()}}
 
 
 def in_words(seconds: float) -> str:

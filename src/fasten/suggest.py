@@ -1,4 +1,4 @@
-"""Answers to a name that nobody knows."""
+"""Parts of messages: answers to a name that nobody knows, and what others say, on one line."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
     return "known: " + ", ".join(names)
+
+
+def one_line(text: object, most: int | None = None) -> str:
+    """The same words without line breaks, and no more than so many characters.
+
+    >>> one_line(ValueError("no\\n such  file"), 7)
+    'no such'
+    """
+    return " ".join(str(text).split())[:most]
 
 
 def _plain(name: str) -> str:

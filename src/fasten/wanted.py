@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fasten.beginnings import check_no_file
+from fasten.checkpoint import Checkpoints
 from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
-from fasten.records import Run, read_record
+from fasten.records import Record, Run, read_record
 from fasten.report.names import paper_name
 from fasten.report.values import setting
 from fasten.speed import measured
@@ -24,11 +25,10 @@ from fasten.suggest import nearest
 
 SCHEMA = 1
 SETTINGS: dict[str, Setting] = {"paper": PAPER, "miniature": MINIATURE}
-MINIATURE_NOTE = (
-    "A miniature: digits and a few updates stand for the paper's data and epochs; statuses say nothing here."
-)
+MINIATURE_NOTE = "A miniature: digits and a few updates stand for the paper's data and epochs."
 ALL = "all"
 SUMMARY = "reproduce.json"
+BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
 CHOOSABLE = ("method", "noise", "dataset", "row", "column")
 
 Summary = dict[str, Any]
@@ -78,8 +78,16 @@ def experiments_of(request: Request) -> list[Experiment]:
             raise ValueError(f"unknown table or figure {name!r}; {nearest(name, [*EXPERIMENTS, ALL])}")
     everything = not request.names or ALL in request.names
     names = list(EXPERIMENTS) if everything else list(dict.fromkeys(request.names))
-    found = choose([EXPERIMENTS[name](SETTINGS[request.setting]) for name in names], request.only)
-    return found if request.setting == "paper" else [replace(e, about=f"{MINIATURE_NOTE} {e.about}") for e in found]
+    found = [EXPERIMENTS[name](SETTINGS[request.setting]) for name in names]
+    return choose(found if request.setting == "paper" else [_in_miniature(e) for e in found], request.only)
+
+
+def _in_miniature(experiment: Experiment) -> Experiment:
+    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these."""
+    cells = [replace(cell, paper=None, ci95=None) for cell in experiment.cells if cell.run or cell.bench]
+    curves = [replace(curve, paper=()) for curve in experiment.curves]
+    about = f"{MINIATURE_NOTE} {experiment.about}"
+    return replace(experiment, cells=tuple(cells), curves=tuple(curves), about=about)
 
 
 def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Summary]:
@@ -115,7 +123,7 @@ def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
     kept = [replace(e, cells=tuple(filter(fits, e.cells)), curves=tuple(filter(fits, e.curves))) for e in experiments]
     kept = [experiment for experiment in kept if experiment.cells or experiment.curves]
     if not kept:
-        raise ValueError(f"nothing here is all of {', '.join(only)}; leave one of them away")
+        raise ValueError(f"nothing here is all of {', '.join(only)}; leave one of them out")
     return kept
 
 
@@ -161,16 +169,28 @@ def make_plan(request: Request, out: Path) -> Plan:
 
 def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:
     folder = out / "runs" / key(run)
-    begun = (folder / "record.json").exists()
-    if begun:
-        record = read_record(folder)
-        if Run.from_json(record["run"]) != run:
+    record = record_in(folder)
+    if record is not None:
+        if key(Run.from_json(record["run"])) != key(run):
             raise ValueError(f"{folder} holds another run; choose another --out")
         if record["result"] is not None:
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
     if elsewhere is not None:
         return Wanted(run, tuple(users), "recorded", elsewhere)
-    return Wanted(run, tuple(users), "unfinished" if begun else "missing")
+    return Wanted(run, tuple(users), "unfinished" if (folder / "record.json").exists() else "missing")
+
+
+def record_in(folder: Path) -> Record | None:
+    """Of a run; None where there is none, or one that is damaged and is made again as the run goes on."""
+    if not (folder / "record.json").exists():
+        return None
+    try:
+        return read_record(folder)
+    except ValueError:
+        if Checkpoints(folder / "checkpoint").newest is not None:
+            return None
+        lost = f"{folder / 'record.json'} is damaged, and no checkpoint is there to make it from"
+        raise ValueError(f"{lost}; remove the folder {folder}, and the run is made again") from None
 
 
 def own_records() -> list[Path]:
@@ -187,7 +207,7 @@ def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, 
             raise ValueError(f"--records takes folders with records, and {folder} is not one")
         for path in sorted(folder.rglob("*.json")):
             run = _run_of(path)
-            if run is not None and runs.get(key(run)) == run:
+            if run is not None and key(run) in runs:
                 found.setdefault(key(run), path)
     return found
 
@@ -207,7 +227,7 @@ def _run_of(path: Path) -> Run | None:
 def check_out(out: Path, setting: str) -> None:
     """Refuse a file, a folder that holds something else, or the same by another setting."""
     check_no_file(out, "a new folder, or one that this command made")
-    if not out.exists() or not any(out.iterdir()):
+    if not out.exists() or all(path.name == BENCH for path in out.iterdir()):
         return
     before = read_summary(out)
     if before is None:

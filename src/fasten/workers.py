@@ -93,14 +93,6 @@ def attempt(job: Job, settings: Settings) -> str | None:
     return None
 
 
-def work(jobs: Sequence[Job], slots: Sequence[Slot], settings: Settings, logs: Path, done: Done) -> None:
-    """Carry out all jobs, in order; `done` hears of each as it ends. What failed in a child has its log in `logs`."""
-    if slots[0].in_child:
-        _Children(slots, logs, done).work(jobs)
-        return
-    in_this_process(settings)(jobs, done)
-
-
 def in_this_process(settings: Settings) -> Work:
     """One job after the other."""
 
@@ -110,6 +102,11 @@ def in_this_process(settings: Settings) -> Work:
             done(job, attempt(job, settings))
 
     return work
+
+
+def in_children(slots: Sequence[Slot], logs: Path) -> Work:
+    """As many at a time as there are slots, in order; what failed has its log in `logs`."""
+    return lambda jobs, done: _Children(slots, logs, done).work(jobs)
 
 
 def _forget_memory(device: str | None) -> None:
@@ -125,8 +122,8 @@ def _forget_memory(device: str | None) -> None:
 def room_here(devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path) -> Iterator[Work]:
     """This machine's devices, for so many runs."""
     with find_slots(devices, jobs, runs, settings.say) as slots:
-        chosen = replace(settings, device=slots[0].device)
-        yield lambda todo, done: work(todo, slots, chosen, logs, done)
+        here = replace(settings, device=slots[0].device)
+        yield in_children(slots, logs) if slots[0].in_child else in_this_process(here)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,6 @@ def test_rows_come_in_the_order_asked_for_whether_kept_in_memory_or_not():
     np.testing.assert_array_equal(kept[rows], want)
     np.testing.assert_array_equal(lazy[rows], want)
     np.testing.assert_array_equal(np.asarray(lazy), np.asarray(kept))
-    np.testing.assert_array_equal(lazy.read("image 4"), want[0])
 
 
 def test_a_file_that_is_damaged_later_is_named(tmp_path):

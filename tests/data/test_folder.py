@@ -98,7 +98,7 @@ def test_names_may_be_paths_from_the_current_folder(pets, monkeypatch, start):
 
 
 def test_a_list_may_say_how_rows_were_picked(pets):
-    rows = listed(pets, "name,label,picked\ncat/1.png,dog,random\ncat/2.png,,\n", picked="chosen")
+    rows = listed(pets, "name,label,picked\ncat/1.png,dog,random\ncat/2.png,,chosen\n")
     assert rows.picked == ("random", "chosen", None, None)
 
 
@@ -152,11 +152,11 @@ def test_a_clean_image_that_also_lies_among_the_noisy_ones_verifies_that_row(pet
     draw(clean, "cat/new.png", first=50)
     (clean / "dog").mkdir()
     (clean / "dog" / "was 2.png").write_bytes((pets / "cat" / "2.png").read_bytes())
-    rows = read_folder(pets, clean=clean, picked="chosen")
+    rows = read_folder(pets, clean=clean)
     assert rows.ids[4:] == ("clean/cat/new.png",)
     assert rows.given == ("cat", "cat", "dog", "dog", None)
     assert rows.verified == (None, "dog", None, None, "cat")
-    assert rows.picked == (None, "chosen", None, None, "chosen")
+    assert rows.picked == (None, "random", None, None, "random")
 
 
 def test_a_clean_folder_inside_the_data_is_no_class(pets):

@@ -185,7 +185,7 @@ def test_a_trained_model_takes_rows_without_labels_and_of_one_class():
 
 def test_a_label_that_no_row_is_given_is_noted():
     (note,) = rows(verified=["dgo", None, None, None]).notes
-    assert note == "pets: no row is given the label 'dgo', but 'a' is verified as it; is it written right?"
+    assert note == "pets: no row is given the label 'dgo', but 'a' is verified as it; is it spelled correctly?"
 
 
 def test_verdicts_in_another_spelling_than_all_given_labels_are_refused():
@@ -208,8 +208,8 @@ def test_copies_of_training_rows_in_the_test_are_noted_or_refused():
     x = np.array([[1.0, 2], [3, 4], [1, 2], [5, 6]])
     made = compare_test_rows(rows(x, split=["train", "train", "test", "test"]))
     assert made.notes == (
-        "pets: 1 of 2 test rows also stand in training: 'c' has the same content as 'a'; the test accuracy is too good "
-        "by these",
+        "pets: 1 of 2 test rows also stand in training: 'c' has the same content as 'a'; so the test accuracy is a "
+        "little too high",
     )
     assert compare_test_rows(rows(x)).notes == ()
     images = np.uint8(x).reshape(4, 2, 1, 1)

@@ -51,7 +51,7 @@ def datasets(as_json: Json = False) -> None:
     rows = []
     for key, dataset in DATASETS.items():
         sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid}
-        own = "as given by people" if dataset.given else "injected by --noise"
+        own = "its own" if dataset.given else "injected by --noise"
         rows.append({"name": key, "about": dataset.about, **sizes, "labels": own, "recipe": asdict(dataset.recipe)})
     if as_json:
         print(json.dumps(rows))

@@ -49,19 +49,22 @@ def audit(
     out: Annotated[Path | None, place("--out", "The new file or folder to write.")] = None,
     data: Annotated[str | None, text("--data", "PATH", "Where the run's data lie, if not where it found them.")] = None,
     url: Annotated[
-        str | None, text("--url", "PREFIX", "Before the images' paths in Label Studio tasks; by default its own files.")
+        str | None,
+        text(
+            "--url", "PREFIX", "Prefix of image addresses in Label Studio tasks; by default Label Studio's local files."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show which labels of a run look wrong; export and import.
 
-    --min-precision replaces labels.csv, record.json and report.html in DIR;
-    all else leaves DIR and the data as they are. --export csv, parquet and
-    folder write a repaired copy of the data: in a folder, images that can be
-    are hard links, so do not edit them in place. --export labelstudio writes
-    tasks of the rows that look wrong, or of those that --next names, and the
-    labelling interface beside them. --import merges a review with the
-    verdicts that the run had, as a list for the next run.
+    --min-precision replaces labels.csv, gallery.json, record.json and
+    report.html in DIR; all else leaves DIR and the data as they are. --export
+    csv, parquet and folder write a repaired copy of the data: in a folder,
+    images are hard-linked where possible, so do not edit them in place.
+    --export labelstudio writes tasks of the rows that look wrong, or of those
+    that --next names, and the labelling interface beside them. --import merges
+    a review with the verdicts that the run had, as a list for the next run.
 
     \b
     Examples:

@@ -56,7 +56,7 @@ Only = Annotated[
 
 def compare_command(
     data: Data,
-    out: Annotated[Path, place("--out", "A folder for the runs and tables; a comparison's own goes on.")],
+    out: Annotated[Path, place("--out", "A folder for the runs and tables; an existing comparison is continued.")],
     methods: Methods = DEFAULT_METHODS,
     seeds: Seeds = "3",
     noise: Noise = "none",
@@ -127,7 +127,7 @@ def reproduce_command(
     records: Annotated[
         list[Path] | None, place("--records", "A folder with records of earlier runs; may be repeated.")
     ] = None,
-    setting: Annotated[str, name("--setting", "paper, or miniature: all of it on digits, in a minute.")] = "paper",
+    setting: Annotated[str, name("--setting", "paper, or miniature: all of it on digits, short.")] = "paper",
     ray: Ray = None,
     gpus_per_run: GpusPerRun = None,
     as_json: Json = False,
@@ -139,14 +139,15 @@ def reproduce_command(
     and .tex, every figure as .svg and .png too, each of our numbers beside the
     paper's; reproduce.json has them all. The same command goes on where it
     stopped. A run that fails is noted, the others go on, and the exit status
-    is 1.
+    is 1. Ratios of times are those of the package, or of OUT/bench.json: what
+    `fasten bench --json` prints on your machine.
 
     \b
     Examples:
       fasten reproduce --list
       fasten reproduce table1 --only method=fasten --seeds 3 --dry-run
       fasten reproduce relabel detection --root data --out runs/paper
-      fasten reproduce all --setting miniature
+      fasten reproduce all --setting miniature --seeds 1
       fasten reproduce all --ray auto --gpus-per-run 0.33
     """
     wish = Wish(names or (), setting, seeds, only or (), records or None)

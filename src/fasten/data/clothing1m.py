@@ -132,7 +132,7 @@ def _check_apart(folder: Path, keys: Mapping[str, Sequence[str]]) -> None:
 def _check_there(base: Path, key: str) -> None:
     if not (base / key).is_file():
         raise FileNotFoundError(
-            f"the image {key} is not in {base}, nor are perhaps others; unpack all of the release's images there"
+            f"the image {key} is not in {base}, and others may be missing too; unpack all of the release's images there"
         )
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fasten.data.images import MAX_PIXELS, ImageFiles
+from fasten.suggest import one_line
 
 Encoded = Path | bytes  # an image as it is stored
 Shape = tuple[int, int, int]  # (height, width, channels) of every image
@@ -112,9 +113,6 @@ class Images(ImageFiles):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[np.arange(len(self))] if self._cache is None else self._cache, dtype)
-
-    def read(self, key: str) -> NDArray[np.uint8]:
-        return np.asarray(self[np.array([self.keys.index(key)])][0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +235,7 @@ def _attempt(function: Callable[[Encoded], T], source: Encoded) -> T | str:
     except Image.DecompressionBombError:
         return f"it claims more than {MAX_PIXELS:,} pixels"
     except Exception as error:
-        return " ".join(str(error).split())[:100] or type(error).__name__
+        return one_line(error, 100) or type(error).__name__
 
 
 @contextmanager

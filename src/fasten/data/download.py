@@ -19,15 +19,12 @@ CHUNK = 1 << 20
 PATIENCE = 60.0  # seconds without a byte
 
 
-def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
-    """Fetch `url` to `target`, which appears only when whole and right.
-
-    Without `progress` a bar is shown where standard error is a terminal.
-    """
+def download(url: str, target: Path, md5: str) -> None:
+    """Fetch `url` to `target`, which appears only when whole and right; a bar is shown on a terminal."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(target.name + ".part")
     try:
-        with _shown(target.name, progress) as report, open(aside, "wb") as file:
+        with _shown(target.name) as report, open(aside, "wb") as file:
             found = _fetch(url, target, file, report)
             file.flush()
             os.fsync(file.fileno())
@@ -74,9 +71,9 @@ def _one_sentence(url: str, target: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown(name: str, progress: Progress | None) -> Iterator[Progress]:
-    if progress is not None or not sys.stderr.isatty():
-        yield progress or (lambda received, total: None)
+def _shown(name: str) -> Iterator[Progress]:
+    if not sys.stderr.isatty():
+        yield lambda received, total: None
         return
     from rich.console import Console  # here: only a terminal has use for it
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn

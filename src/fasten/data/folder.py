@@ -59,7 +59,6 @@ def read_folder(
     verified: StrPath | None = None,
     valid: StrPath | None = None,
     test: StrPath | None = None,
-    picked: Picked = "random",
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Rows:
@@ -68,10 +67,10 @@ def read_folder(
     `clean`, `valid` and `test` are folders of the same form. An image in `clean` is a verified row without a given
     label; if the same bytes also lie in `root`, it is that row which is verified, and keeps its given label. `verified`
     is a list of images in `root`, one a line: the label is right as it stands, or is the one behind the name. (A first
-    line `name,label` may be there, and a column `picked`; else `picked` says how rows came to be verified.) With
+    line `name,label` may be there, and a column `picked`; else rows count as picked at random.) With
     `class_names`, those of a trained model, images need no label.
     """
-    found = list_folder(root, {"clean": clean, "valid": valid, "test": test}, verified, picked, class_names)
+    found = list_folder(root, {"clean": clean, "valid": valid, "test": test}, verified, class_names)
     return make_image_rows(found.name, found.columns, found.paths, how or Decoding(), class_names, found.notes)
 
 
@@ -79,7 +78,6 @@ def list_folder(
     root: StrPath,
     parts: Mapping[Role, StrPath | None],
     verified: StrPath | None = None,
-    picked: Picked = "random",
     class_names: Sequence[str] | None = None,
 ) -> Listing:
     """What `read_folder` reads, before any image is opened; `parts` are the folders beside `root`."""
@@ -97,9 +95,9 @@ def list_folder(
         images = {role: _known(found, classes, ignored) for role, found in images.items()}
     for role, found in images.items():
         check_classes(f"{name}, {role} images", classes, {image.label for image in found if image.label is not None})
-    kept, columns = _columns(name, images, "train" if folders["train"] != root else None, picked)
+    kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
-        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes, picked))
+        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes, "random"))
     notes = [f"{name}: not used: {count} {what}" for what, count in sorted(ignored.items())]
     return Listing(name, columns, [image.path for image in kept], notes)
 
@@ -205,9 +203,7 @@ def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_
             )
 
 
-def _columns(
-    name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None, picked: Picked
-) -> tuple[list[_Image], Columns]:
+def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
     """All rows, noisy ones first, and what their folders say of them."""
     noisy, clean = images["train"], images.get("clean", [])
     _check_clean(name, clean)
@@ -222,10 +218,12 @@ def _columns(
         [image.id for image in (*noisy, *rest, *(image for image, _ in measured))],
         given=[image.label for image in noisy] + [None] * len(rest) + [image.label for image, _ in measured],
         verified=[None] * len(noisy) + [image.label for image in rest] + [None] * len(measured),
-        picked=[picked] * (len(noisy) + len(rest) + len(measured)),
         split=[train] * len(noisy) + [None] * len(rest) + [part for _, part in measured],
     )
-    verdicts = [(row, label, picked) for one, row in pairs if (label := clean[one - first].label) is not None]
+    verdicts: list[tuple[int, str, Picked]] = []
+    for one, row in pairs:
+        if (label := clean[one - first].label) is not None:
+            verdicts.append((row, label, "random"))
     return [*noisy, *rest, *(image for image, _ in measured)], add_verdicts(name, columns, verdicts)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fasten.data.decoding import Decoding, Encoded, Inside
 from fasten.data.rows import Rows, make_image_rows
 from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow
+from fasten.suggest import one_line
 
 IMAGE = "image"
 
@@ -92,7 +93,7 @@ def _load(folder: Path) -> pa.Table:
         loaded = library.load_from_disk(os.fspath(folder))
         tables = list(_tables(library, loaded))
     except Exception as error:  # whatever a library raises on a damaged folder
-        raise ValueError(f"{folder} cannot be read by `datasets` ({' '.join(str(error).split())[:200]})") from error
+        raise ValueError(f"{folder} cannot be read by `datasets` ({one_line(error, 200)})") from error
     return pa.concat_tables(tables, promote_options="default")
 
 

@@ -47,7 +47,7 @@ class ImageFiles:
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for place, row in enumerate(rows.tolist()):
-            out[place] = self.read(self.keys[row])
+            out[place] = self._read(self.keys[row])
         return out
 
     def told(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ class ImageFiles:
         keys = [self.keys[row] for row in rows.tolist()]
         return {"root": str(self.root.absolute()), "keys": keys, "side": self.side}
 
-    def read(self, key: str) -> NDArray[np.uint8]:
+    def _read(self, key: str) -> NDArray[np.uint8]:
         """One image, (side, side, 3)."""
         try:
             with Image.open(self.root / key, formats=FORMATS) as image:

@@ -19,12 +19,12 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Encoding = Literal["bytes", "latin1", "utf-8"]
+Encoding = Literal["bytes", "utf-8"]  # of Python 2's strings
 Persistent = Callable[[Any], Any]
 
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # opens the files that torch.save wrote before version 1.6
@@ -37,18 +37,16 @@ _STORAGES = {
 }  # fmt: skip
 
 
-def load_plain(source: bytes | IO[bytes], *, persistent: Persistent | None = None, encoding: Encoding = "bytes") -> Any:
+def load_plain(data: bytes) -> Any:
     """The content of a pickle made of arrays, strings, numbers, lists, tuples and dictionaries; ValueError otherwise.
 
-    Arrays are read-only views of the file's bytes. `encoding` is that of Python 2's strings; `persistent` is called
-    with each persistent id, as in `pickle.Unpickler`.
+    Arrays are read-only views of the file's bytes; Python 2's strings are bytes.
 
     >>> load_plain(pickle.dumps({"labels": np.arange(3)}))
     {'labels': array([0, 1, 2])}
     """
-    data = source if isinstance(source, bytes) else source.read()
     with _only_value_errors():
-        value, _ = _unpickle(data, 0, _NUMPY_NAMES, persistent, encoding)
+        value, _ = _unpickle(data, 0, _NUMPY_NAMES, None, "bytes")
         return _build(value, {})
 
 
@@ -316,8 +314,6 @@ def _build(value: Any, done: dict[int, Any]) -> Any:
 def _build_once(value: Any, done: dict[int, Any]) -> Any:
     if isinstance(value, _Note):
         return value.build()
-    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:  # from the caller's `persistent`
-        return value
     if type(value) in (list, tuple):
         return type(value)(_build(item, done) for item in value)
     if type(value) is dict:

@@ -279,7 +279,7 @@ def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
     if not given or not odd:
         return ()
     first = columns.ids[columns.verified.index(odd[0])]
-    return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it written right?",)
+    return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it spelled correctly?",)
 
 
 def _copied_images(columns: Columns, sources: Sequence[Encoded]) -> Pairs:
@@ -300,8 +300,8 @@ def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tup
     test, other = (columns.ids[row] for row in pairs[0])
     said = f"{name}: {copies} of {total} test rows also stand in training: {test!r} has the same content as {other!r}"
     if refuse and copies > COPIES_ALLOWED * total:
-        raise ValueError(f"{said}; take them out of one of them")
-    return (f"{said}; the test accuracy is too good by these",)
+        raise ValueError(f"{said}; remove them from one of the two")
+    return (f"{said}; so the test accuracy is a little too high",)
 
 
 def _digest(row: NDArray[Any]) -> bytes:

@@ -27,7 +27,7 @@ from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header
-from fasten.suggest import nearest
+from fasten.suggest import nearest, one_line
 
 T = TypeVar("T")
 
@@ -203,7 +203,7 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequenc
         for place, name in numeric if cells else []:
             if not _is_number(cells[place]):
                 return f"{where}: {cells[place][:80]!r} in column {name!r} is not a number{_perhaps(name)}"
-    return f"{path.name} cannot be read as CSV ({' '.join(str(error).split())[:200]})"
+    return f"{path.name} cannot be read as CSV ({one_line(error, 200)})"
 
 
 def _check_quotes(path: Path, delimiter: str) -> None:
@@ -238,7 +238,7 @@ def _read_parquet(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
         wanted, unused = _wanted(names)
         return pa.parquet.read_table(path, columns=wanted), unused
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
 
 

@@ -10,7 +10,7 @@ from fasten.experiments.spec import Cell, Experiment, Setting
 
 # Of those that were run. L2RW: the rate falls after five epochs.
 SCHEDULES: dict[str, tuple[str, ...]] = {"l2rw": ("epochs=10", "milestones=6"), "fasten-no-lc": (), "fasten": ()}
-WEIGHTS = "data/imagenet-resnet50.safetensors"  # what the network starts from
+WEIGHTS = "imagenet-resnet50.safetensors"  # what the network starts from; under --root
 
 
 def clothing1m(setting: Setting) -> Experiment:
@@ -28,6 +28,6 @@ def clothing1m(setting: Setting) -> Experiment:
         "table",
         tuple(cells),
         about="The authors ran L2RW and FasTEN, with and without correction; the other numbers are quoted, by them and "
-        "here, and not run. The network starts from ImageNet's weights, which must lie in "
-        f"{WEIGHTS}. λ, ρ and weight decay are not stated: those of CIFAR are taken.",
+        f"here, and not run. The network starts from ImageNet's weights, {WEIGHTS} under --root. λ, ρ and weight decay "
+        "are not stated: those of CIFAR are taken. L2RW runs without momentum, as its recipe has it.",
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Literal
 
 from fasten.records import Record, Run
@@ -90,14 +91,17 @@ class Setting:
 
 
 def key(run: Run) -> str:
-    """A name for a run's folder: readable, and different for different runs.
+    """A name for a run's folder: readable, and different for different runs, wherever the weights they start from lie.
 
     >>> from fasten.contract import Recipe
     >>> key(Run("digits", "symmetric:0.4", recipe=Recipe(epochs=2), seed=1))
     'digits-fasten-symmetric-0.4-seed1-1f17c2c7'
     """
     told = f"{run.dataset}-{run.method}-{run.noise.replace(':', '-')}-seed{run.seed}"
-    rest = json.dumps([dict(run.options), run.to_json()["recipe"], run.clean], sort_keys=True)
+    recipe = run.to_json()["recipe"]
+    if run.recipe.weights is not None:
+        recipe["weights"] = PurePath(run.recipe.weights).name
+    rest = json.dumps([dict(run.options), recipe, run.clean], sort_keys=True)
     return f"{told}-{hashlib.sha256(rest.encode()).hexdigest()[:8]}"
 
 

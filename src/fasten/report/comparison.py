@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
 from fasten.report.charts import Dot, dot_plot, percent
-from fasten.report.values import setting
+from fasten.report.values import setting, templates
 
 Summary = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -86,27 +83,22 @@ def render(summary: Summary) -> str:
     """The page as HTML text: no network, no other file, but links to the reports of the runs beside it."""
     by = ROWS[summary["accuracy"]]
     dots = [Dot(m["method"], m["mean"], m["ci95"], list(m["accuracies"].values())) for m in summary["methods"]]
-    return _template().render(
-        summary=summary,
-        headline=headline(summary),
-        sentence=_sentence(summary),
-        by=by,
-        methods=method_table(summary),
-        differences=difference_table(summary),
-        about_intervals=ABOUT_INTERVALS,
-        about_differences=ABOUT_DIFFERENCES,
-        plot=dot_plot(f"{by} accuracy of each method", dots),
-        runs=[_run(run, summary["accuracy"]) for run in summary["runs"]],
+    return (
+        templates()
+        .get_template("comparison.html")
+        .render(
+            summary=summary,
+            headline=headline(summary),
+            sentence=_sentence(summary),
+            by=by,
+            methods=method_table(summary),
+            differences=difference_table(summary),
+            about_intervals=ABOUT_INTERVALS,
+            about_differences=ABOUT_DIFFERENCES,
+            plot=dot_plot(f"{by} accuracy of each method", dots),
+            runs=[_run(run, summary["accuracy"]) for run in summary["runs"]],
+        )
     )
-
-
-@cache
-def _template() -> Template:
-    loader = PackageLoader("fasten", "report")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("comparison.html")
 
 
 def _sentence(summary: Summary) -> str:

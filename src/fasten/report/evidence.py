@@ -103,8 +103,8 @@ def _sentences(evidence: Record) -> list[str]:
         was = "" if before is None else f", where the model's own are off by {percent(before)}"
         chance = _off_by_chance(_bins(mapping(calibration, "after").get("bins")))
         found.append(
-            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}; chance "
-            f"alone would make about {percent(chance)} of so many rows."
+            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}; with "
+            f"this many rows, chance alone accounts for about {percent(chance)}."
         )
     choice = mapping(evidence, "threshold").get("sentence")
     if isinstance(choice, str) and choice:

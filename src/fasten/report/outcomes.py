@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from fasten.experiments.spec import Cell, Curve, Experiment, Status, key, status
 from fasten.records import Record, Run
-from fasten.report.names import paper_name as paper_name  # results/make_page.py looks for it here
 from fasten.statistics import estimate
 
 Points = tuple[tuple[float, float], ...]

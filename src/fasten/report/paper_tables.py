@@ -179,9 +179,11 @@ def _some(lines: Sequence[Points]) -> list[float]:
 
 
 def _value(points: Points, at: float, reach: float) -> str:
-    """Of the nearest point, unless that is too far away to stand for this place."""
+    """Of the nearest point, with its own place where that is another, unless it is too far away to stand for this."""
     x, y = min(points, key=lambda point: abs(point[0] - at), default=(0.0, None))
-    return NONE if y is None or abs(x - at) > reach else f"{y:.3g}" if abs(y) < 0.01 else f"{y:.3f}"
+    if y is None or abs(x - at) > reach:
+        return NONE
+    return (f"{y:.3g}" if abs(y) < 0.01 else f"{y:.3f}") + ("" if x == at else f" (at {x:g})")
 
 
 def _remarks(outcome: Outcome) -> list[str]:

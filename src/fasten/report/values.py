@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from fasten.report.charts import UNKNOWN, Matrix
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fasten.report.charts import UNKNOWN, Matrix, decimal, percent
 
 Record = Mapping[str, Any]
 
@@ -103,3 +106,19 @@ def setting(value: Any) -> str:
 def standard_error(share: float | None, rows: float | None) -> float | None:
     """That of a share counted on so many rows."""
     return math.sqrt(max(share * (1 - share), 0.0) / rows) if share is not None and rows else None
+
+
+@cache
+def templates() -> Environment:
+    """The pages of this folder: all text is escaped, and numbers that are not known are shown as such."""
+    found = Environment(
+        loader=PackageLoader("fasten", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name, form in (("percent", percent), ("decimal", decimal), ("count", count), ("duration", duration)):
+        found.filters[name] = or_unknown(form)
+    found.filters["text"] = text
+    return found

@@ -27,14 +27,14 @@ def method_name(run: Record) -> str:
     return paper_name(str(run.get("method") or "A run"))
 
 
-def _gain(ours: float, alone: float, rows: float | None) -> int:
+def gain(ours: float, alone: float, rows: float | None) -> int:
     """Whether the clean rows alone do worse, 1, better, −1, or neither by more than their standard error, 0."""
     error = standard_error(alone, rows) or 0.0
     return (ours - alone > error) - (alone - ours > error)
 
 
 def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Record) -> Verdict:
-    """The clean rows alone are better where the validation rows, or lacking them the test rows, clearly say so."""
+    """The clean rows alone are better where the validation rows, or else the test rows, clearly say so."""
     run, data, result = part["run"], part["data"], part["result"]
     if not result:
         return _unfinished(run, epochs)
@@ -52,14 +52,14 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
         if ours is not None and alone is not None:
             known[name] = (ours, alone, number(data, f"rows_{split}"))
     for name, (ours, alone, rows) in known.items():
-        if _gain(ours, alone, rows) < 0:
+        if gain(ours, alone, rows) < 0:
             accuracies = f"{percent(alone)} against {percent(ours)} on {_rows(rows, name)}"
             sentence = f"The clean rows alone do better: {accuracies}; use them alone or check more labels."
             return Verdict("warn", sentence, _other(known, name) + details)
     if "test" not in known:
         return Verdict("even", _without_comparison(method_name(run), result), details)
     ours, alone, rows = known["test"]
-    helps = _gain(ours, alone, rows) > 0
+    helps = gain(ours, alone, rows) > 0
     against = f"{_rows(number(data, 'rows_clean'), 'clean')} alone give {percent(alone)}"
     word = "the noisy rows help" if helps else "no clear difference"
     sentence = f"{method_name(run)} reaches {percent(ours)} on the test rows; {against}: {word}."
