@@ -205,7 +205,7 @@ def test_a_setting_that_cannot_be_is_refused(folder, capsys, setting, words):
         ("naive-oversampling", "per_class=-1", ["at least 1 clean row, got -10", "per_class"]),
         *((name, "clean_batch=0", ["at least 1 clean row, got 0"]) for name in ("l2rw", "mw-net", "mloc", "mslc")),
         ("l2rw", "clean_batch=-1", ["at least 1 clean row, got -1", "clean_batch"]),
-        ("mlac", "clean_batch=0", ["clean_batch must be at least 2"]),
+        ("mlac", "clean_batch=0", ["clean_batch must be at least 4"]),
         ("mw-net", "meta_rate=-1", ["learning rate must be at least 0, got -1", "meta_rate"]),
         ("mslc", "meta_rate=-1", ["learning rate must be at least 0, got -1"]),
         ("mloc", "meta_stage_rate=-1", ["rate", "-1"]),

@@ -25,6 +25,7 @@ from fasten.npy import read_npy, write_npy
 from fasten.records import SCHEMA, Record, environment, read_record, write_record
 from fasten.report import read_gallery, write_report
 from fasten.sentences import typed
+from fasten.suggest import one_line
 
 Labels = NDArray[np.int64]
 
@@ -53,7 +54,7 @@ class Audit:
         except FileNotFoundError:
             raise ValueError(f"{path} is missing, so this cannot be done; train again in another folder") from None
         except Exception as error:  # a damaged file fails in many ways, none of which the user has to know
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise ValueError(f"{path} is damaged ({reason}); train again in another folder") from None
         if not isinstance(probs, np.ndarray):
             raise ValueError(f"{path} is an archive, not an array; train again in another folder")
@@ -93,7 +94,7 @@ def read_labels(path: Path) -> pd.DataFrame:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; train again in another folder") from None
     except (ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ValueError(f"{path} is damaged or was changed ({reason}); train again in another folder") from None
     lacking = [column for column in COLUMNS if column not in table]
     if lacking or not np.array_equal(np.sort(table["row"].to_numpy()), np.arange(len(table))):

@@ -49,7 +49,8 @@ from fasten.machine import choose_machine
 from fasten.options import apply_settings
 from fasten.own import Own, check_beside
 from fasten.records import VERSION, Record, Run
-from fasten.sentences import is_out_of_memory, one_line, sentence, typed
+from fasten.sentences import is_out_of_memory, sentence, typed
+from fasten.suggest import one_line
 from fasten.training import Settings, resume, train
 
 OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
@@ -87,7 +88,7 @@ def train_command(
     out: Annotated[Path, place("--out", "A new folder for the run.")],
     method: Annotated[str, name("--method", "How to train; `fasten methods` lists them.")] = "fasten",
     noise: Noise = "none",
-    seed: Annotated[int, number("--seed", 0, "Of split, noise, weights and order.")] = 0,
+    seed: Annotated[int, number("--seed", 0, "Seed of the split, the noise, the weights and the order.")] = 0,
     epochs: Epochs = None,
     clean: Clean = None,
     verified: Verified = None,

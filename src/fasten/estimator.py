@@ -103,9 +103,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     of your own that makes (n, features) of a batch; it is copied. `weights` is a .safetensors file from which it
     starts, and `frozen` leaves it as it is but for the classifier on top. `method` is any of `fasten methods`.
     `epochs`, `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are as `fasten
-    train` would choose them where they are None; methods in stages need more epochs than FasTEN's 30. `size` is the side in pixels of what image files are scaled to. With
-    `min_precision`, labels are corrected only as far as verified rows show that so many of the corrections are right.
-    One `random_state` gives one classifier, on a CPU to the bit.
+    train` would choose them where they are None; methods in stages need more epochs than FasTEN's 30. `size` is the
+    side in pixels of what image files are scaled to. With `min_precision`, labels are corrected only as far as verified
+    rows show that so many of the corrections are right. One `random_state` gives one classifier, on a CPU to the bit.
 
     After `fit`: `classes_`; `transition_matrix_`, T[i, j] = P(given = j | true = i); `label_issues_`, a DataFrame with
     the columns of labels.csv, most suspect row first; `corrected_labels_`, those of X after repair; `evidence_`, what

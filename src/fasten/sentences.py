@@ -7,7 +7,7 @@ import shlex
 
 import torch
 
-from fasten.suggest import one_line as one_line  # cli.py looks for it here
+from fasten.suggest import one_line
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 

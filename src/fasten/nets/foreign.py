@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fasten.suggest import nearest
+from fasten.suggest import nearest, one_line
 
 COLOURS = 3  # what published networks take; grey images are shown to them as colours
 
@@ -59,7 +59,7 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
         with torch.no_grad():
             output = _pooled(net(torch.zeros(2, *shape, dtype=like.dtype, device=like.device)))
     except Exception as error:  # whatever a network raises on what it cannot take
-        reason = " ".join(str(error).split())[:200].rstrip(".")
+        reason = one_line(error, 200).rstrip(".")
         cure = "give images of its size with --size" if len(shape) > 1 else "it may be one for images"
         raise ValueError(f"{name} does not take examples of {example} ({reason}); {cure}") from error
     finally:
@@ -121,7 +121,7 @@ def _hf(name: str) -> nn.Module:
         with _quiet(transformers.utils.logging):
             net, lacking = _load_hf(transformers, name)
     except Exception as error:  # whatever the library raises on a name or a folder that it does not know
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ValueError(
             f"transformers cannot make 'hf:{name}' ({reason}); give a folder with its config.json and "
             "model.safetensors, or fetch it first"
@@ -174,7 +174,7 @@ def _imported(library: str, extra: str) -> Any:
             raise ValueError(
                 f"the network needs the library {library}; install it (pip install 'fasten-labels[{extra}]')"
             ) from None
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ValueError(
             f"the library {library} is there but cannot be used ({reason}); install one that fits torch"
         ) from error

@@ -10,31 +10,26 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fasten.files import write_text
-from fasten.report.charts import Matrix, Series, Unit, decimal, heat_key, heat_map, line_chart, percent
+from fasten.report.charts import Matrix, Series, Unit, heat_key, heat_map, line_chart
 from fasten.report.evidence import Trust, trust_of
 from fasten.report.gallery import read_gallery, shown_gallery
 from fasten.report.values import (
     Record,
-    count,
-    duration,
     finite,
     known,
     mapping,
     matrix,
     number,
-    or_unknown,
     setting,
     standard_error,
-    text,
+    templates,
 )
 from fasten.report.verdict import AUDIT, method_name, verdict_of
 
@@ -128,7 +123,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
     trust = trust_of(part["evaluation"], part["data"], names)
     shown = shown_gallery(gallery or {})
     error = standard_error(number(part["result"], "test_accuracy"), number(part["data"], "rows_test"))
-    template = _environment().get_template("page.html")
+    template = templates().get_template("page.html")
     return template.render(
         **part,
         method=method_name(part["run"]),
@@ -151,18 +146,6 @@ def render(record: Record, gallery: Record | None = None) -> str:
         command=_command(part["run"], mapping(part["environment"], "how")),
         notes=[str(note) for note in record.get("notes") or () if note is not None],
     )
-
-
-@cache
-def _environment() -> Environment:
-    loader = PackageLoader("fasten", "report")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    for name, form in (("percent", percent), ("decimal", decimal), ("count", count), ("duration", duration)):
-        environment.filters[name] = or_unknown(form)
-    environment.filters["text"] = text
-    return environment
 
 
 def _title(run: Record) -> str:
