@@ -39,8 +39,8 @@ from fasten.machine import Machine, choose_machine
 from fasten.metrics import auprc, auroc
 from fasten.options import apply_settings
 from fasten.records import Run, environment, shared_gpu
+from fasten.seeds import numpy_stream
 from fasten.signals import asked_to_stop
-from fasten.streams import numpy_stream
 from fasten.training import build_method, make_loader, plan_of
 
 FOLDS = 5

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fasten.loader import Picks
 
-Update = Callable[[Mapping[str, Picks]], None]
+OneUpdate = Callable[[Mapping[str, Picks]], None]  # of the rows that are picked for it
 
 WARM_UPS = 4  # updates run before the capture, so that libraries and compilers have made all their choices
 
 
 def capture(
-    update: Update, example: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]
-) -> Update:
+    update: OneUpdate, example: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]
+) -> OneUpdate:
     """A function that does what `update` does, by replaying a graph; see `warm_up` for `state` and `rewind`."""
     static = {name: _clone(picks) for name, picks in example.items()}
     inputs = [tensor for picks in static.values() for tensor in picks.tensors()]
@@ -39,7 +39,7 @@ def capture(
     return replay
 
 
-def warm_up(update: Update, picks: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]) -> None:
+def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]) -> None:
     """Run some updates and undo them. `state` lists every tensor that an update changes.
 
     `rewind` sets the place in the epoch back to its start: a run that goes on late in an epoch, or has short ones,

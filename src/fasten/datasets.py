@@ -22,7 +22,7 @@ from fasten.data.splits import Split, balanced_split, stratified_split
 from fasten.data.task import Task
 from fasten.metrics import counted_transition
 from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, read_rows, shape_of
-from fasten.streams import numpy_stream
+from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
 
 

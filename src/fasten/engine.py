@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fasten.capture import capture
+from fasten.capture import OneUpdate, capture
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
@@ -19,7 +19,6 @@ from fasten.nets.overlap import gradients
 from fasten.ranks import in_order, places, totals, world
 
 Row = dict[str, Any]  # what the record says of one epoch
-Step = Callable[[Mapping[str, Picks]], None]
 Measure = Callable[[nn.Module, Mapping[str, Tensor]], Row]  # after an epoch, from the method and its traces
 
 
@@ -135,7 +134,7 @@ class Fit:
             self.progress.epoch, self.progress.update = self.progress.epoch + 1, 0
             self.after_update(True)
 
-    def start_stage(self) -> tuple[Step, Stage]:
+    def start_stage(self) -> tuple[OneUpdate, Stage]:
         """What does one update of the stage at hand, compiled and captured where the machine says so."""
         began = time.perf_counter()
         stage = self.plan[self.progress.stage]
@@ -165,7 +164,7 @@ class Fit:
         """The networks of another time; what the method itself remembers, of its rows say, stays."""
         self.method.load_state_dict(state, strict=False)
 
-    def _fast(self, stage: Stage, update: Update) -> Step:
+    def _fast(self, stage: Stage, update: Update) -> OneUpdate:
         if self.machine.kernels == "compiled":
             for part in stage.optim:
                 part.compile(dynamic=False)
@@ -176,7 +175,7 @@ class Fit:
         state = [*self.method.parameters(), *self.method.buffers(), *update.tensors().values()]
         return capture(update, example, state, update.clear)
 
-    def _run_epoch(self, stage: Stage, step: Step) -> None:
+    def _run_epoch(self, stage: Stage, step: OneUpdate) -> None:
         at, update = self.progress, self.update
         assert update is not None
         images = sum(self.loader.batch_size(draw) for draw in stage.draws.values())

@@ -17,8 +17,8 @@ from fasten.audit import Judged
 from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
+from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, beta_quantile
-from fasten.streams import numpy_stream
 
 Bools = NDArray[np.bool_]
 

@@ -20,7 +20,7 @@ from fasten.augment import NUM_RANDOM, Normalise, centre_crop, gather_crop_flip
 from fasten.contract import Draw, Examples, SetName, Stage
 from fasten.data.task import Task
 from fasten.ranks import LEAST, places, world
-from fasten.streams import torch_stream
+from fasten.seeds import torch_stream
 
 BLOCK = 64  # updates whose random numbers are drawn together
 

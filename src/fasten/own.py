@@ -23,7 +23,7 @@ from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
 from fasten.data.task import Known, Task
 from fasten.evidence import hold_back
-from fasten.streams import numpy_stream
+from fasten.seeds import numpy_stream
 
 Labels = NDArray[np.int64]
 

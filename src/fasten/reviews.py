@@ -26,7 +26,7 @@ from fasten.evidence import counted_posterior, verify_next
 from fasten.files import write_text
 from fasten.findings import find
 from fasten.repair import Originals
-from fasten.streams import numpy_stream
+from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
 
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves files of its own machine

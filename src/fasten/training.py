@@ -45,9 +45,9 @@ from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, f
 from fasten.options import find_method, option_types
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
+from fasten.seeds import torch_seed
 from fasten.signals import asked_to_stop
 from fasten.stream import StreamLoader
-from fasten.streams import torch_seed
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
