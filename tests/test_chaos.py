@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import json
 import multiprocessing
 import os
@@ -352,6 +353,32 @@ def test_data_that_are_lost_on_the_way_and_come_back(tmp_path, capsys, monkeypat
     Path("gone").rename("photos")
     assert main(["resume", "run", "--json"]) == 0
     assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "command", ["compare digits --noise symmetric:0.4 --epochs 1", "reproduce table1 --setting miniature --seeds 1"]
+)
+def test_two_commands_do_not_work_on_one_table(command, tmp_path, capsys):
+    """They would take each other's runs for failures."""
+    (tmp_path / "out").mkdir()
+    with alone_in(tmp_path / "out"):
+        assert main([*command.split(), "--out", str(tmp_path / "out")]) == 2
+    assert "another process is at work in" in capsys.readouterr().err
+
+
+class Unread(io.StringIO):
+    """The end of a pipe whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_run_outlives_the_reader_of_its_progress():
+    """Ctrl-C ends `tee` as well: what is said of the checkpoint must not prevent it."""
+    display = Display()
+    display.console.file = Unread()
+    display.say("stopping after this update")
+    display.say("again")
 
 
 def test_two_commands_do_not_work_on_one_run(tmp_path, capsys, monkeypatch):

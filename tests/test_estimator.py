@@ -79,6 +79,14 @@ def test_further_clean_rows_may_bring_a_new_class():
     assert np.mean(clf.predict(x[rare]) == 2) > 0.8
 
 
+def test_verdicts_have_the_last_word_in_the_repaired_labels():
+    x, _, given, verified = make_data()
+    checked = np.flatnonzero(verified >= 0)
+    clf = FasTENClassifier(epochs=1, min_precision=0.999).fit(x, given, y_verified=verified)
+    assert (given[checked] != verified[checked]).any()
+    np.testing.assert_array_equal(clf.corrected_labels_[checked], verified[checked])
+
+
 def test_it_does_what_fasten_train_does(tmp_path):
     x, _, given, verified = make_data()
     np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)

@@ -250,21 +250,38 @@ def calibrated_corrections(post, given, p_wrong):
 def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_ones():
     given, verified, picked_random, judged, post = verified_run(0)
     held = hold_back(given, verified, picked_random, seed=0)
-    found = gather(given, verified, picked_random, held, judged, 4, min_precision=0.6, probs=post)
+    found = gather(given, verified, picked_random, held, judged, 4, probs=post)
     random = picked_random & (verified >= 0)
     assert (found.num_random, found.num_held, found.transition.n) == (random.sum(), held.sum(), random.sum())
     assert (found.calibration.n, found.calibration.wrong) == (held.sum(), (given != verified)[held].sum())
-    p_wrong, suggested = 1 - post[np.arange(len(given)), given], post.argmax(1)
+    p_wrong = 1 - post[np.arange(len(given)), given]
     corrected = calibrated_corrections(
         post[held], given[held], calibrated_unseen(p_wrong[held], (given != verified)[held])
     )
     changed = corrected != given[held]
     assert found.corrections.precision.n == changed.sum()
     assert found.corrections.precision.k == (corrected == verified[held])[changed].sum()
-    rows = held & (suggested != given)
-    expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], 0.6, int(random.sum()))
-    assert found.threshold == expected
     assert found.dependence.n <= (random & ~held).sum()
+
+
+@pytest.mark.parametrize("min_precision", [0.6, 0.999])
+def test_with_a_precision_to_keep_those_corrections_are_judged_that_are_made(min_precision):
+    given, verified, picked_random, judged, post = verified_run(0)
+    held = hold_back(given, verified, picked_random, seed=0)
+    found = gather(given, verified, picked_random, held, judged, 4, min_precision=min_precision, probs=post)
+    p_wrong, suggested = 1 - post[np.arange(len(given)), given], post.argmax(1)
+    rows = held & (suggested != given)
+    num_random = int((picked_random & (verified >= 0)).sum())
+    expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], min_precision, num_random)
+    assert found.threshold == expected
+    assert (expected.threshold is None) == (min_precision > 0.9)
+    made = rows & (p_wrong > (1 if expected.threshold is None else expected.threshold))
+    wrong = held & (given != verified)
+    assert (found.corrections.precision.k, found.corrections.precision.n) == (
+        (suggested == verified)[made].sum(),
+        made.sum(),
+    )
+    assert (found.corrections.recall.k, found.corrections.recall.n) == ((made & wrong).sum(), wrong.sum())
 
 
 def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():

@@ -140,6 +140,8 @@ def test_features_are_standardised_by_the_noisy_rows_and_constant_ones_stay_fini
     x, given, truth = make_blobs(300)
     x[:, 1] = 0.1  # whose mean in float64 is not quite it
     x[:, 2] = 1e6 + np.arange(300)
+    x = x.astype(np.float64)
+    x[:, 3] = 1.7e9 + 128 * (np.arange(300) % 12)  # seconds of a clock: little beside the mean, much for a network
     rows = rows_from_arrays(x, given, x_test=100 * x[:9], y_test=truth[:9])
     task = make_own_task(rows, seed=0)
     noisy = x[task.split.noisy].astype(np.float64)

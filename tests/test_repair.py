@@ -57,6 +57,29 @@ def test_every_image_is_linked_into_the_folder_of_its_label(photos):
     assert sorted(os.listdir()) == ["photos", "repaired", "run", "verified.txt"]
 
 
+@pytest.mark.parametrize("how", ["sorted", "edited"])
+def test_data_in_another_order_are_refused_and_not_mislabelled(folder, how):
+    """Rows without ids are known by their place alone."""
+    rows = [("1", "a"), ("2", "b"), ("3", "a"), ("4", "b")]
+    make_run(folder / "run", "rows.csv", list("0123"), [label for _, label in rows], ["a"] * 4, ["a", "b"])
+    found = read_audit(folder / "run")
+    now = sorted(rows, key=lambda row: row[1]) if how == "sorted" else [*rows[:3], ("4", "a")]
+    for wrong, lines in ((False, rows), (True, now)):
+        Path("rows.csv").write_text("x,label\n" + "".join(f"{x},{label}\n" for x, label in lines))
+        if wrong:
+            with pytest.raises(ValueError, match=r"changed or put in another order since"):
+                find_originals(found)
+        else:
+            find_originals(found)
+
+
+def test_labels_with_injected_noise_are_no_repair(photos):
+    found, _ = photos
+    found.record["run"]["noise"] = "pair:0.4"
+    with pytest.raises(ValueError, match=r"pair:0.4 injected.*train without --noise"):
+        find_originals(found)
+
+
 def test_where_links_cannot_be_made_the_images_are_copied(photos, monkeypatch):
     def refused(*places):
         raise OSError("no links here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -261,7 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, status = str(error), error.status
     except (KeyboardInterrupt, typer.Abort):
         message, status = "interrupted", 130
-    print(f"fasten: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(f"fasten: {message}", file=sys.stderr)
     return status
 
 

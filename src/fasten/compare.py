@@ -19,7 +19,7 @@ from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
-from fasten.files import write_text
+from fasten.files import alone_in, write_text
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
 from fasten.options import apply_settings, find_method, option_types
@@ -136,9 +136,14 @@ def compare(
     cluster: Cluster | None = None,
 ) -> Summary:
     """Carry out the runs that are missing or unfinished; the tables are written anew after each."""
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        return _carry_out(comparison, out, settings, done, cluster)
+
+
+def _carry_out(comparison: Comparison, out: Path, settings: Settings, done: Done, cluster: Cluster | None) -> Summary:
     failed = _failures(out)
     outcomes = [_outcome(run, _record(out, run), failed.get(folder_name(run))) for run in comparison.runs]
-    out.mkdir(parents=True, exist_ok=True)
     summary = _write(out, comparison, outcomes)
     places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
     place = comparison.place or settings.place or Place()
@@ -232,9 +237,7 @@ def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[li
             continue
         find_method(method)
         if method not in own:
-            raise ValueError(
-                f"{key} is set, and {method} is not compared; add it to --methods or leave the setting out"
-            )
+            raise ValueError(f"{key} is set, and {method} is not compared; add it to --methods or leave {key} out")
         own[method].append(f"{option}={value}")
     return shared, own
 

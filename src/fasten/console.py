@@ -32,12 +32,18 @@ from fasten.wanted import Plan, settings_of
 PATIENCE = 3.0  # seconds
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: rich would end the run, which is to write its checkpoint."""
+        self.quiet = True
+
+
 class Display:
     """The course of a run, on standard error."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True, highlight=False)
+        self.console = _Console(stderr=True, highlight=False)
         self.bar: Progress | None = None
 
     def __enter__(self) -> Display:

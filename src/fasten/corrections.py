@@ -124,9 +124,9 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
     tested = tuple(cuts[: num_passed + 1])
     if num_passed:
         return ThresholdChoice(min_precision, cuts[num_passed - 1].threshold, tested)
-    # More rows add to each cut in proportion; the easiest cut counts.
-    if_right = [_more_if_right(cut, min_precision) * num_verified / cut.n for cut in cuts]
-    as_seen = [_more_as_seen(cut, min_precision) * num_verified / cut.n for cut in cuts]
+    # More rows add to each cut in proportion; the strictest has to pass before any other is tested.
+    if_right = [_more_if_right(cut, min_precision) * num_verified / cut.n for cut in cuts[:1]]
+    as_seen = [_more_as_seen(cut, min_precision) * num_verified / cut.n for cut in cuts[:1]]
     return ThresholdChoice(min_precision, None, tested, _fewest(if_right), _fewest(as_seen))
 
 

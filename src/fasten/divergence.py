@@ -11,6 +11,7 @@ import torch
 
 from fasten.data.task import Task
 from fasten.engine import Fit
+from fasten.ranks import gathered
 from fasten.sentences import typed
 
 SHOWN = 10  # rows in a sentence; the log has all of them
@@ -73,7 +74,8 @@ def _rows(fit: Fit, task: Task, epoch: int, number: int) -> dict[str, list[Any]]
     picks = next(iter(fit.loader.updates(stage, (fit.progress.stage, epoch), number)))
     found = {}
     for name, taken in picks.items():
-        rows = fit.loader.rows[stage.draws[name].source][taken.index[taken.weight > 0]].cpu().numpy()
+        index, weight = gathered(taken.index), gathered(taken.weight)  # of all ranks
+        rows = fit.loader.rows[stage.draws[name].source][index[weight > 0]].cpu().numpy()
         ids = task.ids_of(rows)
         found[name] = list(dict.fromkeys(ids.tolist() if isinstance(ids, np.ndarray) else ids))
     return found

@@ -191,7 +191,7 @@ class Fit:
         row |= self.measure(self.method, update.history)
         self.method.train()
         self.tick()
-        rate = main.rate_at(at.epoch, at.epoch - 1) * at.rate_factor
+        rate = main.rate_at(at.epoch, (at.epoch - 1) * update.length * update.share) * at.rate_factor
         row |= {"learning_rate": rate, "seconds": at.seconds - _total_seconds(at.rows)}
         at.rows.append(row)
         update.clear()
@@ -239,7 +239,8 @@ class Fit:
 
     def snapshot(self) -> dict[str, Any]:
         """`progress` as plain values."""
-        self.tick()
+        if self.update is not None:  # what was before the first stage is no training
+            self.tick()
         return asdict(self.progress)
 
 

@@ -37,6 +37,7 @@ from fasten.data.task import Task
 from fasten.divergence import Diverged, check_finite
 from fasten.engine import Fit, predict
 from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.gallery import is_verified
 from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes
@@ -274,8 +275,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The attributes that are there after `fit`, with the labels as they came."""
         self.transition_matrix_, self.evidence_ = T, evidence
         self.label_issues_ = _renamed(table, self._fitted.data["class_names"], self.classes_.tolist())
-        corrected = self.label_issues_.sort_values("row")["corrected"].to_numpy()
-        self.corrected_labels_ = corrected.astype(self.classes_.dtype)
+        issues = self.label_issues_.sort_values("row")
+        corrected = issues["corrected"].where(~is_verified(issues), issues["verified"])
+        self.corrected_labels_ = corrected.to_numpy().astype(self.classes_.dtype)
 
     def _described(self) -> dict[str, Any]:
         """All of a fitted classifier that is no tensor, as plain values."""

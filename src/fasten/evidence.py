@@ -257,8 +257,10 @@ def gather(
     p, s, wrong = model.p_wrong, model.suggested, g != v
     calibration, choice, dependence = calibrate(p, wrong), None, None
     shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
+    corrected = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
+        corrected = g if choice.threshold is None else np.where(p > choice.threshold, s, g)
     if probs is not None:
         rest = random & ~held
         dependence = instance_dependence(probs[rest], given[rest], verified[rest], seed)
@@ -267,7 +269,7 @@ def gather(
         num_held=int(held.sum()),
         transition=counted_posterior(verified[random], given[random], num_classes),
         calibration=calibration,
-        corrections=correction_scores(g, np.where(shown.p_wrong > FLOOR, shown.suggested, g), v),
+        corrections=correction_scores(g, corrected, v),
         threshold=choice,
         dependence=dependence,
     )

@@ -37,7 +37,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 ARRAYS = ".npz"
 CHUNK = 8192  # rows whose mean is taken at a time
 SAMPLED = 2000  # images from which the mean colour is taken
-CONSTANT = 1e-6  # of a column's mean: less spread than this is float32 rounding
+CONSTANT = 1e-6  # of a column's mean: less spread than this may be float32 rounding, and is not blown up
 
 # Pixels of a side, up to which a network is the right one; without a GPU the small one is, up to the second of these.
 SMALL_IMAGE = 16
@@ -320,7 +320,7 @@ def _moments(x: NDArray[Any] | ImageFiles, rows: Labels) -> tuple[tuple[float, .
         parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
         mean = sum(x[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
         std = np.sqrt(sum(((x[part] - mean) ** 2).sum(0) for part in parts) / len(rows))
-    std = np.where(std > CONSTANT * np.abs(mean), std, 1.0)
+    std = np.where(std > CONSTANT * np.abs(mean), std, np.maximum(std, 1.0))
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -69,6 +69,11 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
     named = str(run.get("dataset")) if data is None else data
     if run.get("own") is None:
         raise ValueError(f"{found.folder} was not trained on data of your own, but on {named}: nothing can be repaired")
+    if run.get("noise") not in (None, "none"):
+        raise ValueError(
+            f"{found.folder} was trained with {run['noise']} injected, so that its labels are not those of {named}: "
+            "train without --noise to repair them"
+        )
     path, own = Path(named), Own.from_json(run["own"])
     if not path.exists():
         raise ValueError(f"the data {path} of {found.folder} are not there; say with --data where they lie")
@@ -90,6 +95,15 @@ def _checked(found: Audit, data: Originals) -> Originals:
             f"{data.path} has no row {min(missing)!r}, which {found.folder} knows: the data were changed since, or are "
             "others; say with --data where those of the run lie"
         )
+    given = dict(zip(data.columns.ids, data.columns.given, strict=True))
+    for name, code in zip(found.known.ids, found.known.given.tolist(), strict=True):
+        label = found.class_names[code] if code >= 0 else None
+        if given[name] != label:
+            raise ValueError(
+                f"row {name!r} of {data.path} has the label {given[name]!r}, and had {label!r} in {found.folder}: the "
+                "data were changed or put in another order since; say with --data where those of the run lie, or train "
+                "again"
+            )
     return data
 
 

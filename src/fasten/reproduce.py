@@ -18,7 +18,7 @@ from typing import Any
 from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
-from fasten.files import write_text
+from fasten.files import alone_in, write_text
 from fasten.records import Record, Run, read_record
 from fasten.report import paper
 from fasten.report.paper import Outcome, Result
@@ -105,14 +105,15 @@ def reproduce(
         read_devices(how.device)  # a wrong one is refused before anything is written
     begin(plan)
     out.mkdir(parents=True, exist_ok=True)
-    _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
-    try:
-        _carry_out(todo, out, how, settings, errors, made)
-    finally:
-        outcomes = _outcomes(plan, out, bench)
-        summary = _write_summary(plan, out, outcomes, errors, bench)
-    for outcome in outcomes:
-        write_outcome(outcome, out)
+    with alone_in(out):
+        _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
+        try:
+            _carry_out(todo, out, how, settings, errors, made)
+        finally:
+            outcomes = _outcomes(plan, out, bench)
+            summary = _write_summary(plan, out, outcomes, errors, bench)
+        for outcome in outcomes:
+            write_outcome(outcome, out)
     return summary, outcomes
 
 

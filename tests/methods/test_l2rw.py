@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,16 @@ def test_weights_are_the_products_of_each_rows_gradient_with_the_clean_gradient(
     assert 0 < np.count_nonzero(positive) < 6
     list(method.step(batch))
     np.testing.assert_allclose(method.weights, 6 * positive / positive.sum(), rtol=1e-9)
+
+
+def test_rows_that_fill_up_a_batch_do_not_count_in_the_weights_that_are_kept():
+    torch.manual_seed(0)
+    method = CPU64.place(L2RW(SmallNet(), torch.zeros(6, dtype=torch.int64), num_classes=3)).train()
+    x, y = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
+    noisy = replace(examples(x, y), weight=torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=torch.float64))
+    batch = Batch({"noisy": noisy, "clean": examples(x, y)}, {method.net: torch.tensor(0.1, dtype=torch.float64)})
+    list(method.step(batch))
+    assert method.weights[:3].mean().item() == pytest.approx(1), "1 is average"
 
 
 def test_where_no_row_helps_all_weights_are_zero():

@@ -22,7 +22,7 @@ from fasten.contract import Batch, Draw, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.remember import remember
-from fasten.ranks import total, world
+from fasten.ranks import total
 
 
 class L2RW(nn.Module):
@@ -73,7 +73,7 @@ class L2RW(nn.Module):
         fall = total(u.sum())
         w = u / torch.where(fall > 0, fall, 1)  # Eq. (8): all of them zero where no row helps
         yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
-        remember(self.weights, noisy, w * (len(w) * world()))
+        remember(self.weights, noisy, w * total(noisy.weight.sum()))
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -28,8 +28,14 @@ def method_name(run: Record) -> str:
 
 
 def gain(ours: float, alone: float, rows: float | None) -> int:
-    """Whether the clean rows alone do worse, 1, better, −1, or neither by more than their standard error, 0."""
-    error = standard_error(alone, rows) or 0.0
+    """Whether the clean rows alone do worse, 1, better, −1, or neither by more than their standard error, 0.
+
+    Nor is a single row enough: where all are right there is no standard error.
+
+    >>> gain(0.8, 1.0, rows=5), gain(0.8, 0.9, rows=400)
+    (0, -1)
+    """
+    error = max(standard_error(alone, rows) or 0.0, 1 / rows + 1e-9) if rows else 0.0
     return (ours - alone > error) - (alone - ours > error)
 
 
