@@ -53,6 +53,17 @@ def test_minus_one_is_a_label_where_it_is_one():
     assert rows.verified == (None, "-1", None, "1")
 
 
+@pytest.mark.parametrize("y", [[-1, 1, 1, -1], ["-1", "1", "1", "-1"], [-1.0, 1.0, 1.0, -1.0]])
+def test_minus_one_that_is_a_label_does_not_say_that_nobody_looked(y):
+    with pytest.raises(ValueError, match=r"-1 is one of your labels, .* mark unchecked rows by NaN, None or an empty"):
+        rows_from_arrays(X, y, y_verified=np.array([-1, 1, -1, -1]))
+
+
+def test_minus_one_that_only_a_trained_model_knows_is_a_label():
+    rows = rows_from_arrays(X, [1, 1, 1, 1], y_verified=[None, -1, None, 1], class_names=["-1", "1"])
+    assert rows.verified == (None, "-1", None, "1")
+
+
 def test_further_rows_follow_those_of_x():
     rows = rows_from_arrays(
         X,
@@ -207,6 +218,10 @@ def test_numbers_may_have_names(tmp_path):
     rows = saved(tmp_path, x=X, labels=np.array([0, 1, 1, 0]), verified=np.array([-1, 0, -1, -1]), class_names=names)
     assert rows.given == ("dog", "cat", "cat", "dog")
     assert rows.verified == (None, "dog", None, None)
+    rows = saved(
+        tmp_path, x=X, labels=np.array([0, 1, 1, 0]), verified=np.array([-1, 0, -1, -1]), class_names=["-1", "1"]
+    )
+    assert rows.verified == (None, "-1", None, None)
     with pytest.raises(ValueError, match=r"pets.npz: the class 'cow' has no rows; take it out of class_names"):
         saved(tmp_path, x=X, labels=np.array([0, 1, 1, 0]), class_names=np.array(["dog", "cat", "cow"]))
     with pytest.raises(ValueError, match="labels: 2 in row 3 has no name among the 2 class_names"):

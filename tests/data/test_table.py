@@ -60,6 +60,16 @@ def test_without_ids_an_image_is_called_by_its_path(folder):
     assert rows.notes == ("pets.csv: not used: the columns width",)
 
 
+@pytest.mark.parametrize("blank", ["-1", "-1.0"])
+def test_minus_one_is_no_blank(tmp_path, blank):
+    text = f"a,label,verified_label\n1,0,{blank}\n2,1,1\n3,0,0\n"
+    with pytest.raises(
+        ValueError, match=f"'0' is verified as '{blank}', and no row is given that label; leave it blank"
+    ):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace("2,1,1", f"2,{blank},0")).verified == (blank, "0", "0")
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
