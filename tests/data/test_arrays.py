@@ -121,6 +121,9 @@ def test_a_file_that_is_noisy_and_clean_is_one_row(files):
     assert rows.ids == (*files[:4], files[5])
     assert rows.given == (*Y, None)
     assert rows.verified == (None, "cat", None, None, "dog")
+    clean = {"x_clean": files[1:2], "y_clean": ["cat"]}
+    rows = rows_from_arrays(files[:4], Y, **clean, y_verified=[None, "cat", None, None], picked=["chosen"] * 4)
+    assert rows.picked == (None, "chosen", None, None)
     with pytest.raises(ValueError, match="is verified as 'dog' and as 'cat'"):
         rows_from_arrays(files[:4], Y, x_clean=files[1:2], y_clean=["cat"], y_verified=[None, "dog", None, None])
     with pytest.raises(ValueError, match="is a test row that also stands in training"):

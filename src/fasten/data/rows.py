@@ -145,6 +145,8 @@ def make_columns(
 def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str, Picked]]) -> Columns:
     """The columns with (row, verified label, how it was picked) added; two labels for one row are refused.
 
+    A row that was picked at random once counts as random, though it was also chosen.
+
     >>> add_verdicts("pets", make_columns(["a", "b"], given=["cat", "dog"]), [(0, "dog", "chosen")]).verified
     ('dog', None)
     """
@@ -155,7 +157,7 @@ def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str,
             raise ValueError(
                 f"{name}: {columns.ids[row]!r} is verified as {before!r} and as {label!r}; keep the one that is right"
             )
-        verified[row], picked[row] = label, picked[row] or way
+        verified[row], picked[row] = label, "random" if picked[row] == "random" else way
     return replace(columns, verified=tuple(verified), picked=tuple(picked))
 
 
