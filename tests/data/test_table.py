@@ -102,6 +102,18 @@ def test_numbers_beside_blanks_may_be_written_as_fractions(tmp_path):
     assert rows.verified == (None, "3", "4")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_that_a_trained_model_does_not_know_may_hold_anything(tmp_path, suffix):
+    table = pd.DataFrame({"remark": ["good", ""], "b": [1, 4], "c": [2, 5], "a": [3, 6]})
+    path = tmp_path / f"new.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    rows = read_table(path, class_names=["cat", "dog"], feature_names=["a", "b"])
+    np.testing.assert_array_equal(rows.x, np.float32([[3, 1], [6, 4]]))
+    assert rows.notes == (f"new.{suffix}: not used: the columns remark, c",)
+    with pytest.raises(ValueError, match="lacks the column 'remarks', which the model was trained on; did you mean"):
+        read_table(path, class_names=["cat", "dog"], feature_names=["a", "remarks"])
+
+
 def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path):
     rows = read(tmp_path, "b,c,a\n1,2,3\n4,5,6\n", class_names=["cat", "dog"], feature_names=["a", "b"])
     np.testing.assert_array_equal(rows.x, [[3, 1], [6, 4]])

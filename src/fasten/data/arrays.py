@@ -296,13 +296,10 @@ def _file_rows(
     real = {part: [Path(os.path.realpath(path)) for path in paths] for part, paths in files.items()}
     columns = dict(parts)
     if "clean" in columns:
-        noisy_ways = columns[""].picked
-        noisy = {path: row for row, path in enumerate(real[""])}
+        ways, noisy = columns[""].picked, {path: row for row, path in enumerate(real[""])}
         verdicts = zip(real["clean"], columns["clean"].verified, strict=True)
         both = [(noisy[path], label) for path, label in verdicts if path in noisy and label is not None]
-        columns[""] = add_verdicts(
-            name, columns[""], [(row, label, noisy_ways[row] or "random") for row, label in both]
-        )
+        columns[""] = add_verdicts(name, columns[""], [(row, label, ways[row] or "random") for row, label in both])
         rest = np.array([row for row, path in enumerate(real["clean"]) if path not in noisy], np.int64)
         columns["clean"], real["clean"] = columns["clean"].take(rest), [real["clean"][row] for row in rest]
     sources = [path for paths in real.values() for path in paths]
