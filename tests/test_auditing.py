@@ -223,6 +223,14 @@ def test_labels_may_be_names_or_numbers():
     assert codes_of(["emu", np.nan, "cat"], NAMES, "y").tolist() == [2, -1, 0]
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_how_rows_were_picked_may_be_missing(tmp_path, missing):
+    picked = pd.Series(["chosen", missing] * 10, dtype=object)
+    given = np.arange(20) % 3
+    audit_probabilities(np.eye(3)[given], given, NAMES, verified=given, picked=picked, out=tmp_path / "run")
+    assert read_audit(tmp_path / "run").known.picked_random.tolist() == [False, True] * 10
+
+
 @pytest.mark.parametrize("names", [["1", "2", "3"], ["2", "1", "0"], ["cat", "dog", "emu"]])
 @pytest.mark.parametrize(
     "labels",

@@ -288,7 +288,9 @@ def _make_known(
     if labels["given"].min() < 0:
         row = int(np.argmin(labels["given"]))
         raise ValueError(f"row {row} has no given label; leave out rows that have none")
-    ways = ["random"] * num_rows if picked is None else [picked_of(_text(way), "picked") for way in picked]
+    ways = (
+        ["random"] * num_rows if picked is None else [picked_of(way, "picked") for way in label_texts(picked, "picked")]
+    )
     random = np.array([way != "chosen" for way in ways], bool) & (labels["verified"] >= 0)
     if held is None:
         held = hold_back(labels["given"], labels["verified"], random, seed)
@@ -321,10 +323,6 @@ def _are_numbers(labels: Any) -> bool:
     if column.dtype.kind != "O":
         return column.dtype.kind in "iuf"
     return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or value != value else str(value)
 
 
 def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:

@@ -59,6 +59,20 @@ def test_minus_one_that_is_a_label_does_not_say_that_nobody_looked(y):
         rows_from_arrays(X, y, y_verified=np.array([-1, 1, -1, -1]))
 
 
+@pytest.mark.parametrize(
+    "picked",
+    [
+        ["chosen", None, None, "random"],
+        ["chosen", np.nan, None, "random"],
+        pd.Series(["chosen", None, np.nan, "random"]),
+        pd.Series(["chosen", None, None, "random"], dtype="string"),
+        np.array(["chosen", None, np.nan, "random"], object),
+    ],
+)
+def test_how_rows_were_picked_may_be_missing_in_any_way(picked):
+    assert rows_from_arrays(X, Y, y_verified=Y, picked=picked).picked == ("chosen", "random", "random", "random")
+
+
 def test_minus_one_that_only_a_trained_model_knows_is_a_label():
     rows = rows_from_arrays(X, [1, 1, 1, 1], y_verified=[None, -1, None, 1], class_names=["-1", "1"])
     assert rows.verified == (None, "-1", None, "1")

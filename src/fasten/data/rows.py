@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
@@ -134,12 +135,19 @@ def make_columns(
     names = tuple(ids)
     none = (None,) * len(names)
     verdicts = none if verified is None else tuple(verified)
-    ways = none if picked is None else tuple(picked)
+    ways = none if picked is None else _ways(picked)
     if len(ways) == len(verdicts):
         both = zip(verdicts, ways, strict=True)
         ways = tuple(None if verdict is None else (way or "random") for verdict, way in both)
     parts = none if split is None else tuple(split)
     return Columns(names, none if given is None else tuple(given), verdicts, ways, parts)
+
+
+def _ways(picked: Iterable[Picked | None]) -> tuple[Picked | None, ...]:
+    """How rows were picked, None where nothing is said, which pandas may hold as NaN."""
+    ways = list(picked)
+    missing = np.asarray(pd.isna(np.fromiter(ways, object, len(ways)))).tolist()
+    return tuple(None if absent else way for way, absent in zip(ways, missing, strict=True))
 
 
 def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str, Picked]]) -> Columns:
