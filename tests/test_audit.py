@@ -17,7 +17,7 @@ from fasten.audit import (
     write_labels,
     write_transition,
 )
-from fasten.cells import unescaped
+from fasten.cells import escaped, unescaped
 from reference.metrics import ref_counted_transition, ref_given_transition, ref_posterior
 
 COLUMNS = ["row", "id", "given", "suggested", "p_wrong", "p_suggested", "is_issue", "corrected"]
@@ -240,6 +240,23 @@ def test_ids_that_are_numbers_are_not_escaped(tmp_path):
     assert (tmp_path / "labels.csv").read_text().splitlines()[1].startswith("0,-5,a,")
 
 
+@pytest.mark.parametrize("number", ["-1", "+1", "-0.5", "-10"])
+def test_texts_that_are_numbers_are_not_escaped(tmp_path, number):
+    names = [number, f"'{number}"]
+    write_labels(label_table(names, np.array([0, 1]), np.eye(2), names), tmp_path / "labels.csv")
+    write_transition(np.eye(2), names, tmp_path / "transition.csv")
+    with open(tmp_path / "labels.csv", newline="") as file:
+        assert {tuple(row[1:3]) for row in csv.reader(file)} >= {(number, number), (f"''{number}", f"''{number}")}
+    with open(tmp_path / "transition.csv", newline="") as file:
+        assert next(csv.reader(file)) == ["true", number, f"''{number}"]
+    assert [unescaped(escaped(name)) for name in names] == names
+
+
+@pytest.mark.parametrize("cell", ["-1+1", "-1-cmd", "-", "--1", "-1\n", "-1.", "+1e5", "-\u0661"])
+def test_what_is_more_than_a_number_is_escaped(cell):
+    assert escaped(cell) == f"'{cell}"
+
+
 def test_a_failing_write_leaves_the_old_table(tmp_path, monkeypatch):
     write_labels(small_table(), tmp_path / "labels.csv")
     before = (tmp_path / "labels.csv").read_bytes()
@@ -259,7 +276,7 @@ def test_a_transition_is_written_with_its_names_on_both_sides(tmp_path, names):
         header, *rows = csv.reader(file)
     assert header[0] == "true"
     assert [unescaped(name) for name in header[1:]] == [unescaped(row[0]) for row in rows] == names
-    assert not any(cell.startswith(("=", "-")) for cell in header)
+    assert not any(cell.startswith("=") for cell in header)
     np.testing.assert_allclose([[float(cell) for cell in row[1:]] for row in rows], T, rtol=1e-5)
 
 

@@ -7,7 +7,9 @@ import json
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import example, settings
 from hypothesis import given as draw
 from hypothesis import strategies as st
@@ -217,6 +219,33 @@ def test_labels_may_be_names_or_numbers():
         codes_of(["emu", None, "cat"], NAMES, "y").tolist() == codes_of([2, -1, 0], NAMES, "y").tolist() == [2, -1, 0]
     )
     assert codes_of([2.0, np.nan], ["0", "1", "2"], "y").tolist() == [2, -1]
+    assert codes_of(np.array([True, False]), ["True", "False"], "y").tolist() == [0, 1]
+    assert codes_of(["emu", np.nan, "cat"], NAMES, "y").tolist() == [2, -1, 0]
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_how_rows_were_picked_may_be_missing(tmp_path, missing):
+    picked = pd.Series(["chosen", missing] * 10, dtype=object)
+    given = np.arange(20) % 3
+    audit_probabilities(np.eye(3)[given], given, NAMES, verified=given, picked=picked, out=tmp_path / "run")
+    assert read_audit(tmp_path / "run").known.picked_random.tolist() == [False, True] * 10
+
+
+@pytest.mark.parametrize("names", [["1", "2", "3"], ["2", "1", "0"], ["cat", "dog", "emu"]])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [None, 1, 0, 2],
+        [np.nan, 1, 0, 2],
+        np.array([np.nan, 1, 0, 2]),
+        np.array([-1.0, 1, 0, 2]),
+        pd.Series([None, 1, 0, 2]),
+        pd.Series([None, 1, 0, 2], dtype="Int64"),
+        torch.tensor([-1.0, 1, 0, 2]),
+    ],
+)
+def test_numbers_stay_numbers_of_classes_where_some_are_missing(labels, names):
+    assert codes_of(labels, names, "y").tolist() == [-1, 1, 0, 2]
 
 
 def test_it_finds_what_find_finds(tmp_path):

@@ -209,6 +209,14 @@ def test_verdicts_may_come_in_a_list_beside_a_table_or_arrays(tmp_path):
     assert rows.verified[7] == str(given[7])
 
 
+def test_a_list_says_how_a_row_was_picked_and_else_the_table_does(tmp_path):
+    table = "id,a,label,verified_label,picked\nr0,1,cat,dog,chosen\nr1,2,dog,dog,chosen\nr2,3,cat,,\n"
+    (tmp_path / "items.csv").write_text(table)
+    (tmp_path / "checked.csv").write_text("id,label,picked\nr0,dog,random\nr1,dog,\nr2,cat,\n")
+    rows = read_rows(str(tmp_path / "items.csv"), Own(verified=str(tmp_path / "checked.csv")))
+    assert rows.picked == ("random", "chosen", "random")
+
+
 def test_new_rows_are_read_as_the_model_knows_them(tmp_path):
     write_table(tmp_path / "items.csv")
     task = make_own_task(read_rows(str(tmp_path / "items.csv"), Own()), seed=0)

@@ -114,6 +114,12 @@ def test_label_studio_exports_are_read(found, tmp_path):
     assert read_review(review(tmp_path / "ls.csv", lines, "id,row_id,picked,verdict"), found) == wanted
 
 
+@pytest.mark.parametrize("ways", [("random", "chosen"), ("chosen", "random")])
+def test_a_row_that_a_review_has_both_as_chosen_and_as_random_is_random(found, tmp_path, ways):
+    path = review(tmp_path / "review.csv", [f"a/100.png,dog,{way}" for way in ways])
+    assert read_review(path, found) == [Verdict("a/100.png", "dog", "random")]
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_a_review_may_use_any_delimiter_and_a_spreadsheets_mark(found, tmp_path, mark):
     text = f"id{mark}verdict\n'=1+1{mark}'=cat\n"

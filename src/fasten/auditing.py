@@ -288,7 +288,9 @@ def _make_known(
     if labels["given"].min() < 0:
         row = int(np.argmin(labels["given"]))
         raise ValueError(f"row {row} has no given label; leave out rows that have none")
-    ways = ["random"] * num_rows if picked is None else [picked_of(_text(way), "picked") for way in picked]
+    ways = (
+        ["random"] * num_rows if picked is None else [picked_of(way, "picked") for way in label_texts(picked, "picked")]
+    )
     random = np.array([way != "chosen" for way in ways], bool) & (labels["verified"] >= 0)
     if held is None:
         held = hold_back(labels["given"], labels["verified"], random, seed)
@@ -301,22 +303,26 @@ def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
     >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], ["cat", "dog"], "y").tolist()
     ([1, -1], [0, 1])
     """
-    column = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
-    if column.dtype.kind in "iu" and column.ndim == 1:
-        if column.max(initial=-1) >= len(class_names) or column.min(initial=0) < -1:
-            raise ValueError(
-                f"{what} has labels from {column.min()} to {column.max()}; give the numbers of the classes, 0 to "
-                f"{len(class_names) - 1}, or their names"
-            )
-        return column.astype(np.int64)
     texts = label_texts(labels, what)
-    check_classes(what, class_names, {text for text in texts if text is not None})
-    numbers: dict[str | None, int] = {name: number for number, name in enumerate(class_names)}
-    return np.array([numbers.get(text, -1) for text in texts], np.int64)
+    if not _are_numbers(labels):
+        check_classes(what, class_names, {text for text in texts if text is not None})
+        numbers: dict[str | None, int] = {name: number for number, name in enumerate(class_names)}
+        return np.array([numbers.get(text, -1) for text in texts], np.int64)
+    codes = [-1 if text is None else int(text) for text in texts]
+    if max(codes, default=-1) >= len(class_names) or min(codes, default=0) < -1:
+        raise ValueError(
+            f"{what} has labels from {min(codes)} to {max(codes)}; give the numbers of the classes, 0 to "
+            f"{len(class_names) - 1}, or their names"
+        )
+    return np.array(codes, np.int64)
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None or value != value else str(value)
+def _are_numbers(labels: Any) -> bool:
+    """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
+    column = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if column.dtype.kind != "O":
+        return column.dtype.kind in "iuf"
+    return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
 
 
 def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:

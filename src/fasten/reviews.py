@@ -164,26 +164,20 @@ def read_review(path: Path, found: Audit) -> list[Verdict]:
             continue
         verdict = Verdict(_find(name, rows, where), label, picked_of(picked, where) or "chosen")
         check_classes(where, found.class_names, [verdict.label])
-        before = verdicts.setdefault(verdict.id, verdict)
-        _check_same(where, before, verdict)
+        _add(where, verdicts, verdict)
     if not verdicts:
         raise ValueError(f"{path} holds no verdicts; fill in the column {NAME!r}, or export the tasks that are done")
     return list(verdicts.values())
 
 
 def merge_verdicts(found: Audit, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that the run knew and the new ones, in the order of the data; one row has one label.
-
-    A row that is picked at random now counts as random, though it was chosen before.
-    """
+    """The verdicts that the run knew and the new ones, in the order of the data; one row has one label."""
     known = found.known
     ways: list[Picked] = ["random" if random else "chosen" for random in known.picked_random]
     rows = np.flatnonzero(known.verified >= 0).tolist()
     merged = {known.ids[r]: Verdict(known.ids[r], found.class_names[known.verified[r]], ways[r]) for r in rows}
     for verdict in verdicts:
-        before = merged.get(verdict.id, verdict)
-        _check_same("the review", before, verdict)
-        merged[verdict.id] = verdict if before.picked == "chosen" else before
+        _add("the review", merged, verdict)
     place = {name: row for row, name in enumerate(known.ids)}
     return sorted(merged.values(), key=lambda verdict: place[verdict.id])
 
@@ -197,12 +191,15 @@ def write_verified(verdicts: Sequence[Verdict], path: Path) -> None:
     write_text(path, out.getvalue())
 
 
-def _check_same(where: str, before: Verdict, verdict: Verdict) -> None:
+def _add(where: str, verdicts: dict[str, Verdict], verdict: Verdict) -> None:
+    """One more verdict; a row that was picked at random once counts as random, though it was also chosen."""
+    before = verdicts.get(verdict.id, verdict)
     if before.label != verdict.label:
         raise ValueError(
             f"{where}: {verdict.id!r} is verified as {verdict.label!r}, and before as {before.label!r}; keep the one "
             "that is right"
         )
+    verdicts[verdict.id] = before if before.picked == "random" else verdict
 
 
 def _find(name: str, rows: Mapping[str, int], where: str) -> str:

@@ -53,6 +53,31 @@ def test_minus_one_is_a_label_where_it_is_one():
     assert rows.verified == (None, "-1", None, "1")
 
 
+@pytest.mark.parametrize("y", [[-1, 1, 1, -1], ["-1", "1", "1", "-1"], [-1.0, 1.0, 1.0, -1.0]])
+def test_minus_one_that_is_a_label_does_not_say_that_nobody_looked(y):
+    with pytest.raises(ValueError, match=r"-1 is one of your labels, .* mark unchecked rows by NaN, None or an empty"):
+        rows_from_arrays(X, y, y_verified=np.array([-1, 1, -1, -1]))
+
+
+@pytest.mark.parametrize(
+    "picked",
+    [
+        ["chosen", None, None, "random"],
+        ["chosen", np.nan, None, "random"],
+        pd.Series(["chosen", None, np.nan, "random"]),
+        pd.Series(["chosen", None, None, "random"], dtype="string"),
+        np.array(["chosen", None, np.nan, "random"], object),
+    ],
+)
+def test_how_rows_were_picked_may_be_missing_in_any_way(picked):
+    assert rows_from_arrays(X, Y, y_verified=Y, picked=picked).picked == ("chosen", "random", "random", "random")
+
+
+def test_minus_one_that_only_a_trained_model_knows_is_a_label():
+    rows = rows_from_arrays(X, [1, 1, 1, 1], y_verified=[None, -1, None, 1], class_names=["-1", "1"])
+    assert rows.verified == (None, "-1", None, "1")
+
+
 def test_further_rows_follow_those_of_x():
     rows = rows_from_arrays(
         X,
@@ -110,6 +135,9 @@ def test_a_file_that_is_noisy_and_clean_is_one_row(files):
     assert rows.ids == (*files[:4], files[5])
     assert rows.given == (*Y, None)
     assert rows.verified == (None, "cat", None, None, "dog")
+    clean = {"x_clean": files[1:2], "y_clean": ["cat"]}
+    rows = rows_from_arrays(files[:4], Y, **clean, y_verified=[None, "cat", None, None], picked=["chosen"] * 4)
+    assert rows.picked == (None, "chosen", None, None)
     with pytest.raises(ValueError, match="is verified as 'dog' and as 'cat'"):
         rows_from_arrays(files[:4], Y, x_clean=files[1:2], y_clean=["cat"], y_verified=[None, "dog", None, None])
     with pytest.raises(ValueError, match="is a test row that also stands in training"):
@@ -207,6 +235,10 @@ def test_numbers_may_have_names(tmp_path):
     rows = saved(tmp_path, x=X, labels=np.array([0, 1, 1, 0]), verified=np.array([-1, 0, -1, -1]), class_names=names)
     assert rows.given == ("dog", "cat", "cat", "dog")
     assert rows.verified == (None, "dog", None, None)
+    rows = saved(
+        tmp_path, x=X, labels=np.array([0, 1, 1, 0]), verified=np.array([-1, 0, -1, -1]), class_names=["-1", "1"]
+    )
+    assert rows.verified == (None, "-1", None, None)
     with pytest.raises(ValueError, match=r"pets.npz: the class 'cow' has no rows; take it out of class_names"):
         saved(tmp_path, x=X, labels=np.array([0, 1, 1, 0]), class_names=np.array(["dog", "cat", "cow"]))
     with pytest.raises(ValueError, match="labels: 2 in row 3 has no name among the 2 class_names"):

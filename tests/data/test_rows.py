@@ -204,6 +204,12 @@ def test_verdicts_are_added_once():
         add_verdicts("pets", added, [(1, "cat", "random")])
 
 
+@pytest.mark.parametrize("ways", [("random", "chosen"), ("chosen", "random"), ("random", "random")])
+def test_a_row_that_was_once_picked_at_random_is_random(ways):
+    before = make_columns(FOUR, given=["cat"] * 4, verified=["dog"] * 4, picked=[ways[0]] * 4)
+    assert add_verdicts("pets", before, [(1, "dog", ways[1])]).picked[1] == "random"
+
+
 def test_copies_of_training_rows_in_the_test_are_noted_or_refused():
     x = np.array([[1.0, 2], [3, 4], [1, 2], [5, 6]])
     made = compare_test_rows(rows(x, split=["train", "train", "test", "test"]))

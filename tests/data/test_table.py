@@ -60,6 +60,16 @@ def test_without_ids_an_image_is_called_by_its_path(folder):
     assert rows.notes == ("pets.csv: not used: the columns width",)
 
 
+@pytest.mark.parametrize("blank", ["-1", "-1.0"])
+def test_minus_one_is_no_blank(tmp_path, blank):
+    text = f"a,label,verified_label\n1,0,{blank}\n2,1,1\n3,0,0\n"
+    with pytest.raises(
+        ValueError, match=f"'0' is verified as '{blank}', and no row is given that label; leave it blank"
+    ):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace("2,1,1", f"2,{blank},0")).verified == (blank, "0", "0")
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -90,6 +100,18 @@ def test_numbers_beside_blanks_may_be_written_as_fractions(tmp_path):
     rows = read(tmp_path, "x,label,verified_label\n1,3,\n2,4,3.0\n3,4,4.0\n")
     assert rows.class_names == ("3", "4")
     assert rows.verified == (None, "3", "4")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_that_a_trained_model_does_not_know_may_hold_anything(tmp_path, suffix):
+    table = pd.DataFrame({"remark": ["good", ""], "b": [1, 4], "c": [2, 5], "a": [3, 6]})
+    path = tmp_path / f"new.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    rows = read_table(path, class_names=["cat", "dog"], feature_names=["a", "b"])
+    np.testing.assert_array_equal(rows.x, np.float32([[3, 1], [6, 4]]))
+    assert rows.notes == (f"new.{suffix}: not used: the columns remark, c",)
+    with pytest.raises(ValueError, match="lacks the column 'remarks', which the model was trained on; did you mean"):
+        read_table(path, class_names=["cat", "dog"], feature_names=["a", "remarks"])
 
 
 def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path):

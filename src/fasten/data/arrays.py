@@ -1,8 +1,8 @@
 """Arrays in memory, lists of image files, and `.npz` files.
 
-An `.npz` holds `x` and `labels`, and if one likes `verified` (of the same rows; -1, "" or NaN where nobody checked),
-`picked`, `ids`, `class_names` (for labels that are numbers from 0), and further rows as `x_clean` and `y_clean`,
-`x_valid` and `y_valid`, `x_test` and `y_test`.
+An `.npz` holds `x` and `labels`, and if one likes `verified` (of the same rows; "", NaN or, where it is no label, -1
+where nobody checked), `picked`, `ids`, `class_names` (for labels that are numbers from 0), and further rows as
+`x_clean` and `y_clean`, `x_valid` and `y_valid`, `x_test` and `y_test`.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def rows_from_arrays(
 ) -> Rows:
     """Rows from arrays, tensors, pandas objects or lists of image files, and labels that are texts or whole numbers.
 
-    `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (where -1
-    is also one of `y`, it is a label). A file in both `x` and `x_clean` is one row. `ids` are of the rows of x; else
-    rows are numbered, or called by their files.
+    `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (-1 that is
+    also one of `y` is a label; then unchecked rows must be marked otherwise). A file in both `x` and `x_clean` is one
+    row. `ids` are of the rows of x; else rows are numbered, or called by their files.
 
     >>> rows = rows_from_arrays(np.eye(3), ["cat", "dog", "cat"], y_verified=[None, "cat", None])
     >>> rows.ids, rows.given_codes().tolist(), rows.verified_codes().tolist()
@@ -87,7 +87,7 @@ def rows_from_arrays(
     xs, ys = _parts(name, asked, labelled=class_names is None)
     examples = {part: _examples(f"{name}: {_called(part)}", values) for part, values in xs.items()}
     columns = {part: _columns(name, part, found, ys[part]) for part, found in examples.items()}
-    columns[""] = _with_verdicts(name, columns[""], y_verified, picked, ids)
+    columns[""] = _with_verdicts(name, columns[""], y_verified, picked, ids, class_names)
     files = {part: found for part, found in examples.items() if isinstance(found, list)}
     if len(files) == len(examples):
         return _file_rows(name, files, columns, how or Decoding(), class_names)
@@ -134,11 +134,11 @@ def _member(path: Path, content: Any, key: str) -> Any:
 
 
 def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list[str | None]:
-    """Labels that are numbers as the names that stand at these places; -1 stays."""
+    """Labels that are numbers as the names that stand at these places; -1 is none."""
     texts = label_texts(labels, what)
     if labels.dtype.kind not in "iuf":
         return texts
-    named = {str(number): name for number, name in enumerate(names)} | {"-1": "-1"}
+    named = {str(number): name for number, name in enumerate(names)} | {"-1": None}
     for row, text in enumerate(texts):
         if text is not None and text not in named:
             raise ValueError(f"{what}: {text} in row {row} has no name among the {len(names)} class_names; add one")
@@ -231,7 +231,12 @@ def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
 
 
 def _with_verdicts(
-    name: str, columns: Columns, y_verified: Any, picked: Sequence[Picked | None] | None, ids: Any
+    name: str,
+    columns: Columns,
+    y_verified: Any,
+    picked: Sequence[Picked | None] | None,
+    ids: Any,
+    class_names: Sequence[str] | None,
 ) -> Columns:
     """The columns of x with what else was said of its rows."""
     if ids is not None:
@@ -246,9 +251,20 @@ def _with_verdicts(
         raise ValueError(
             f"{name}: {len(verified)} verified labels for the {len(columns.ids)} rows of x; give one a row"
         )
-    unchecked = () if "-1" in columns.given else ("-1",)
-    verified = [None if text in unchecked else text for text in verified]
+    verified = _without_minus_one(name, verified, {*columns.given, *(class_names or ())})
     return make_columns(columns.ids, given=columns.given, verified=verified, picked=picked)
+
+
+def _without_minus_one(name: str, verified: list[str | None], labels: set[str | None]) -> list[str | None]:
+    """Verdicts with None for -1, unless that is a label; then nothing but another mark can say that nobody looked."""
+    if "-1" not in labels:
+        return [None if text == "-1" else text for text in verified]
+    if "-1" in verified and None not in verified:
+        raise ValueError(
+            f"{name}: -1 is one of your labels, so every row would count as verified; mark unchecked rows by NaN, None "
+            "or an empty text"
+        )
+    return verified
 
 
 def _joined(parts: Mapping[str, Columns]) -> Columns:
@@ -280,10 +296,10 @@ def _file_rows(
     real = {part: [Path(os.path.realpath(path)) for path in paths] for part, paths in files.items()}
     columns = dict(parts)
     if "clean" in columns:
-        noisy = {path: row for row, path in enumerate(real[""])}
+        ways, noisy = columns[""].picked, {path: row for row, path in enumerate(real[""])}
         verdicts = zip(real["clean"], columns["clean"].verified, strict=True)
         both = [(noisy[path], label) for path, label in verdicts if path in noisy and label is not None]
-        columns[""] = add_verdicts(name, columns[""], [(row, label, "random") for row, label in both])
+        columns[""] = add_verdicts(name, columns[""], [(row, label, ways[row] or "random") for row, label in both])
         rest = np.array([row for row, path in enumerate(real["clean"]) if path not in noisy], np.int64)
         columns["clean"], real["clean"] = columns["clean"].take(rest), [real["clean"][row] for row in rest]
     sources = [path for paths in real.values() for path in paths]

@@ -242,7 +242,7 @@ def _check_clean(name: str, clean: Sequence[_Image]) -> None:
 def read_verdicts(
     path: Path, root: Path, columns: Columns, classes: Sequence[str], picked: Picked
 ) -> Iterator[tuple[int, str, Picked]]:
-    """(row, label, how it was picked) for each line of a list."""
+    """(row, label, how it was picked) for each line of a list; `picked` where neither it nor the columns say how."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
@@ -262,7 +262,7 @@ def read_verdicts(
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         check_classes(where, classes, [label])
-        yield row, label, picked_of(cells[2], where) or picked
+        yield row, label, picked_of(cells[2], where) or columns.picked[row] or picked
 
 
 @dataclass(frozen=True)

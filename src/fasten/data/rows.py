@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
@@ -134,7 +135,7 @@ def make_columns(
     names = tuple(ids)
     none = (None,) * len(names)
     verdicts = none if verified is None else tuple(verified)
-    ways = none if picked is None else tuple(picked)
+    ways = none if picked is None else _ways(picked)
     if len(ways) == len(verdicts):
         both = zip(verdicts, ways, strict=True)
         ways = tuple(None if verdict is None else (way or "random") for verdict, way in both)
@@ -142,8 +143,17 @@ def make_columns(
     return Columns(names, none if given is None else tuple(given), verdicts, ways, parts)
 
 
+def _ways(picked: Iterable[Picked | None]) -> tuple[Picked | None, ...]:
+    """How rows were picked, None where nothing is said, which pandas may hold as NaN."""
+    ways = list(picked)
+    missing = np.asarray(pd.isna(np.fromiter(ways, object, len(ways)))).tolist()
+    return tuple(None if absent else way for way, absent in zip(ways, missing, strict=True))
+
+
 def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str, Picked]]) -> Columns:
     """The columns with (row, verified label, how it was picked) added; two labels for one row are refused.
+
+    A row that was picked at random once counts as random, though it was also chosen.
 
     >>> add_verdicts("pets", make_columns(["a", "b"], given=["cat", "dog"]), [(0, "dog", "chosen")]).verified
     ('dog', None)
@@ -155,7 +165,7 @@ def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str,
             raise ValueError(
                 f"{name}: {columns.ids[row]!r} is verified as {before!r} and as {label!r}; keep the one that is right"
             )
-        verified[row], picked[row] = label, picked[row] or way
+        verified[row], picked[row] = label, "random" if picked[row] == "random" else way
     return replace(columns, verified=tuple(verified), picked=tuple(picked))
 
 
@@ -268,7 +278,19 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
             f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
             "each a label, or take them out"
         )
+    _check_minus_one(name, columns)
     return classes_of(name, columns.labels())
+
+
+def _check_minus_one(name: str, columns: Columns) -> None:
+    """Refuse verdicts of -1 where no row is given that label: what is meant is that nobody looked."""
+    for text in ("-1", "-1.0"):
+        if text in columns.verified and text not in columns.given and any(columns.given):
+            first = columns.ids[columns.verified.index(text)]
+            raise ValueError(
+                f"{name}: {first!r} is verified as {text!r}, and no row is given that label; leave it blank where "
+                "nobody checked"
+            )
 
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def read_table(
         raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(readers)}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the table lies")
-    table, unused = readers[path.suffix.lower()](path, class_names is None)
+    table, unused = readers[path.suffix.lower()](path, class_names is None, feature_names)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
     return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, feature_names, notes)
 
@@ -113,12 +113,12 @@ def _slips(missing: Sequence[str]) -> list[str]:
     return [column for column in missing if column in ("label", "verified_label", "split", "picked")]
 
 
-def _read_csv(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
+def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
     """The columns that are of use, and the names of the others."""
     names, delimiter = _header(path, labelled)
     check_names(path.name, names, labelled)
     _check_quotes(path, delimiter)
-    wanted, unused = _wanted(names)
+    wanted, unused = _wanted(path.name, names, feature_names)
     types = {name: pa.string() if name in KNOWN else pa.float32() for name in wanted}
     try:
         return _parsed(path, names, delimiter, column_types=types, include_columns=wanted), unused
@@ -231,21 +231,26 @@ def _perhaps(name: str) -> str:
     return f"{rename}, or take the column out: all but {', '.join(KNOWN)} are features"
 
 
-def _read_parquet(path: Path, labelled: bool) -> tuple[pa.Table, list[str]]:
+def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
     try:
         names = pa.parquet.read_schema(path).names
         check_names(path.name, names, labelled)
-        wanted, unused = _wanted(names)
+        wanted, unused = _wanted(path.name, names, feature_names)
         return pa.parquet.read_table(path, columns=wanted), unused
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error, 200)
         raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
 
 
-def _wanted(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The columns that are of use, and the others: beside images there are no features."""
-    with_images = any(name in names for name in IMAGES)
-    wanted = [name for name in names if name in KNOWN or not (with_images or name == INDEX)]
+def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
+    features = {name for name in names if name not in (*KNOWN, INDEX)}
+    if any(name in names for name in IMAGES):
+        features = set()
+    elif feature_names is not None:
+        _check_features(table_name, sorted(features), feature_names)
+        features &= set(feature_names)
+    wanted = [name for name in names if name in KNOWN or name in features]
     return wanted, [name for name in names if name not in (*wanted, INDEX)]
 
 
