@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -51,6 +52,24 @@ def test_an_update_steps_by_the_rate_of_its_epoch():
     assert method.net.weight.item() == pytest.approx(updates * 0.11)
     assert [row["learning_rate"] for row in fit.progress.rows] == [0.1, 0.01]
     assert method.seen == 2 * len(fit.loader.y["noisy"])
+
+
+def test_the_rate_of_a_row_is_that_of_the_first_update_of_its_epoch():
+    """Also where the last batch of a pass is short, so that the cosine is ahead of the epochs."""
+    method = Counting()
+    fit = fit_of(method, [method.stage(epochs=3, optim=Optim(0.1, momentum=0.0, cosine=4))])
+    assert fit.loader.num_updates(fit.plan[0]) * fit.loader.pass_share(fit.plan[0]) > 1
+    weights = [0.0]
+    fit.after_update = lambda epoch_ended: weights.append(method.net.weight.item())
+    fit.run()
+    steps, updates = np.diff(weights), fit.loader.num_updates(fit.plan[0])
+    assert [row["learning_rate"] for row in fit.progress.rows] == pytest.approx(steps[::updates].tolist())
+
+
+def test_what_comes_before_the_first_stage_is_not_training():
+    fit = fit_of(Counting(), [])
+    fit._clock -= 100
+    assert fit.snapshot()["seconds"] == 0
 
 
 def test_sgd_has_momentum_and_weight_decay_as_torch_defines_them():
