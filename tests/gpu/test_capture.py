@@ -115,7 +115,8 @@ def busy() -> Iterator[None]:
 
     def work(size: int) -> None:
         a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-        with torch.cuda.stream(torch.cuda.Stream()):
+        # Of high priority: the others are 32, lent in turn, so that this may be the one that is captured.
+        with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
             while not stop.is_set():
                 for _ in range(10):
                     a @ a
