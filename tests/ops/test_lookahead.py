@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from authors import SmallNet, examples
-from fasten.nets import OneHead
+from fasten.nets import OneHead, build_backbone
+from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import look_ahead, with_gradient
 
 RATE = torch.tensor(0.1, dtype=torch.float64)
@@ -125,3 +127,32 @@ def test_the_gradient_of_a_look_ahead_is_good_for_the_real_step(problem, route):
         weights.zero_()  # the meta update comes first
     for ours, theirs in zip(torch.autograd.grad(loss, theta), plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("rate", [0.1, 1e-3])
+def test_in_bf16_the_gradient_of_a_weighting_network_neither_vanishes_nor_turns(rate):
+    """However short the step: the weights of a bf16 pass may not even show it, but its derivative is exact in it."""
+    torch.manual_seed(0)
+    net, weigher = OneHead(build_backbone("small-cnn", (3, 16, 16)), 4).train(), Weigher()
+    noisy, clean, y = torch.randn(48, 3, 16, 16), torch.randn(48, 3, 16, 16), torch.arange(96) % 4
+    patterns = torch.randn(4, 3, 16, 16)
+
+    def meta_gradient(dtype, precision, route):
+        heads, v = copy.deepcopy(net).to(dtype), copy.deepcopy(weigher).to(dtype)
+        heads.precision = precision
+        x, seen = ((rows + patterns[labels]).to(dtype) for rows, labels in ((noisy, y[:48]), (clean, y[48:])))
+
+        def inner(outputs):
+            losses = F.cross_entropy(outputs[0][0], y[:48].roll(9), reduction="none")  # three of four labels are wrong
+            assert losses.dtype == dtype, "only the backbone is in bf16"
+            return (v(losses.detach()) * losses).mean()
+
+        rows = replace(examples(seen, y[48:]), weight=torch.ones(48, dtype=dtype))
+        ahead = look_ahead(heads, [x], inner, rows, rate=torch.tensor(rate, dtype=dtype), route=route)
+        return torch.cat([g.flatten().double() for g in torch.autograd.grad(ahead.loss, list(v.parameters()))])
+
+    exact = meta_gradient(torch.float64, None, "graph")
+    rounded = meta_gradient(torch.float32, torch.bfloat16, "tangent")
+    assert not torch.equal(rounded, meta_gradient(torch.float32, None, "tangent")), "bf16 rounds"
+    assert F.cosine_similarity(exact, rounded, dim=0) > 0.99
+    assert 0.95 < rounded.norm() / exact.norm() < 1.05

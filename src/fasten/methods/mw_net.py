@@ -4,13 +4,16 @@ Shu, Xie, Yi, Zhao, Zhou, Xu, Meng, NeurIPS 2019. A tiny network V maps a row's 
 with the classifier: a virtual step by weighted losses, the clean loss from there, one step of V along its gradient;
 then the real step with the weights of the new V.
 
-Follows the authors' later script: weights are not normalised (their first one divides by the sum: `normalise`), the
-virtual rate is the real one. Differs: the clean set is the run's own, and no clean row is among the noisy ones.
+Follows the authors' later script: weights are not normalised, V is trained by Adam, the virtual rate is the real one.
+Their first script is `normalise=true meta_optim=sgd nesterov=true`. Differs from both: the clean set is the run's own,
+and no clean row is among the noisy ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +27,18 @@ from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
 from fasten.ranks import total
 
+META_OPTIMS: dict[str, Callable[[float], Optim]] = {
+    "adam": lambda rate: Optim(rate, weight_decay=1e-4, kind="adam"),
+    "sgd": lambda rate: Optim(rate, momentum=0.9, weight_decay=5e-4, nesterov=True),
+}
+
 
 class MWNet(nn.Module):
     """A weight for every loss, learned from clean rows.
 
-    `clean_batch`: clean rows per update, by default as many as noisy ones; `meta_rate`: of V's Adam; `normalise`:
-    weights of a batch add up to its size; `route`: how to find the meta-gradient.
+    `clean_batch`: clean rows per update, by default as many as noisy ones; `meta_optim`, `meta_rate`: of V, with the
+    decay and momentum of the script that has it; `normalise`: weights of a batch add up to its size; `nesterov`: the
+    classifier's momentum; `route`: how to find the meta-gradient.
     """
 
     weights: Tensor
@@ -41,20 +50,24 @@ class MWNet(nn.Module):
         *,
         num_classes: int,
         clean_batch: int | None = None,
+        meta_optim: Literal["adam", "sgd"] = "adam",
         meta_rate: float = 1e-3,
         normalise: bool = False,
+        nesterov: bool = False,
         route: Route = "tangent",
     ) -> None:
         super().__init__()
         self.net = OneHead(backbone, num_classes)
         self.weigher = Weigher()
-        self.clean_batch, self.meta_rate, self.normalise, self.route = clean_batch, meta_rate, normalise, route
+        self.clean_batch, self.normalise, self.nesterov, self.route = clean_batch, normalise, nesterov, route
+        self.meta = META_OPTIMS[meta_optim](meta_rate)
         self.register_buffer("weights", torch.ones(len(labels)))  # of each row at its last visit
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
-        optim = {self.weigher: Optim(self.meta_rate, weight_decay=1e-4, kind="adam"), self.net: recipe.sgd()}
+        sgd = replace(recipe.sgd(), nesterov=self.nesterov and recipe.momentum > 0)  # there is none without momentum
+        optim = {self.weigher: self.meta, self.net: sgd}
         return [Stage("train", self.step, draws, optim, recipe.epochs)]
 
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
