@@ -25,6 +25,7 @@ from fasten.records import Run, read_record
 from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.training import Settings
+from own_data import write_table
 from test_cli import answer, fill_disk, refuse, tree
 from test_report import EVIL, Page
 
@@ -237,6 +238,18 @@ def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
     assert summary["comparison"]["seeds"] == [0, 1, 2]
     summary = json.loads(answer(f"{COMMAND} --json --out out", capsys))
     assert [(line["method"], line["n"]) for line in summary["methods"]] == [(name, 2) for name in METHOD_NAMES]
+
+
+def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):
+    write_table(folder / "items.csv", n=120, verified=60, test=30)
+    command = "compare items.csv --device cpu --epochs 1 --methods cross-entropy --seeds 1 --json --out out"
+    before, was = json.loads(answer(command, capsys)), records(folder / "out", "cross-entropy", [0])[0]
+    answer("audit out/cross-entropy-seed0 --min-precision 0.6", capsys)
+    (now,) = records(folder / "out", "cross-entropy", [0])
+    assert now["run"] == was["run"]
+    assert now["evaluation"]["evidence"]["threshold"]["min_precision"] == 0.6
+    assert "--min-precision 0.6 " in Page((folder / "out/cross-entropy-seed0/report.html").read_text()).text
+    assert json.loads(answer(command, capsys)) == before
 
 
 def test_a_full_disk_stops_a_comparison_that_goes_on(finished, copy, capsys, monkeypatch):
