@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +225,21 @@ def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch
     assert resumed == ["cross-entropy-seed0"]
     assert tree(out / "naive-oversampling-seed0") == before
     assert without_times(read(out)) == without_times(read(finished))
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finished, folder, capsys, monkeypatch, how):
+    with monkeypatch.context() as patch:
+        patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main(shlex.split(f"{COMMAND} --json --out out")) == 130
+    (path,) = folder.glob("out/*/record.json")
+    path.write_text("{") if how == "damaged" else path.unlink()
+    other = f"{COMMAND} --set {METHOD_NAMES[0]}.norm=two-pass --json --out out"
+    refuse(other, capsys, "holds a run with other options")
+    answer(f"{COMMAND} --json --out out", capsys)
+    assert without_times(read(folder / "out")) == without_times(read(finished))
+    theirs = finished / path.parent.name / "model.safetensors"
+    assert path.with_name("model.safetensors").read_bytes() == theirs.read_bytes()
 
 
 def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
