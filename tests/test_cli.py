@@ -691,6 +691,20 @@ def test_train_prints_lines_for_people(folder, capsys):
     assert said.out.endswith("report: run/report.html\n")
 
 
+def test_a_method_in_stages_says_how_it_shares_the_epochs_out(folder, capsys):
+    command = "train digits --method deep-knn --device cpu --set batch_size=400 --no-references"
+    assert main(shlex.split(f"{command} --epochs 4 --out long")) == 0
+    said, note = capsys.readouterr().err, "3 epochs are trained, not 1: each of the 3 stages has at least one"
+    assert "epochs of the stages: clean 1, union 1, filtered 2" in said
+    assert "epoch 3 (filtered): loss" in said
+    assert "are trained, not" not in said
+    assert main(shlex.split(f"{command} --epochs 1 --out short")) == 0
+    assert note in capsys.readouterr().err
+    record = read_record(Path("short"))
+    assert note in record["notes"]
+    assert [row["stage"] for row in record["epochs"]] == ["clean", "union", "filtered"]
+
+
 def test_train_prints_one_json_object_for_machines(folder, capsys):
     assert main(shlex.split(f"train digits {ARGS} --no-references --json --set threshold=0.9 --out run")) == 0
     said = capsys.readouterr()

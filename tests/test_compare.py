@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from fasten.records import Run, read_record
 from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.training import Settings
+from own_data import write_table
 from test_cli import answer, fill_disk, refuse, tree
 from test_report import EVIL, Page
 
@@ -225,6 +227,21 @@ def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch
     assert without_times(read(out)) == without_times(read(finished))
 
 
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finished, folder, capsys, monkeypatch, how):
+    with monkeypatch.context() as patch:
+        patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main(shlex.split(f"{COMMAND} --json --out out")) == 130
+    (path,) = folder.glob("out/*/record.json")
+    path.write_text("{") if how == "damaged" else path.unlink()
+    other = f"{COMMAND} --set {METHOD_NAMES[0]}.norm=two-pass --json --out out"
+    refuse(other, capsys, "holds a run with other options")
+    answer(f"{COMMAND} --json --out out", capsys)
+    assert without_times(read(folder / "out")) == without_times(read(finished))
+    theirs = finished / path.parent.name / "model.safetensors"
+    assert path.with_name("model.safetensors").read_bytes() == theirs.read_bytes()
+
+
 def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
     before = tree(copy)
     command = f"compare {ARGS} --methods clean-only,cross-entropy"
@@ -237,6 +254,18 @@ def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
     assert summary["comparison"]["seeds"] == [0, 1, 2]
     summary = json.loads(answer(f"{COMMAND} --json --out out", capsys))
     assert [(line["method"], line["n"]) for line in summary["methods"]] == [(name, 2) for name in METHOD_NAMES]
+
+
+def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):
+    write_table(folder / "items.csv", n=120, verified=60, test=30)
+    command = "compare items.csv --device cpu --epochs 1 --methods cross-entropy --seeds 1 --json --out out"
+    before, was = json.loads(answer(command, capsys)), records(folder / "out", "cross-entropy", [0])[0]
+    answer("audit out/cross-entropy-seed0 --min-precision 0.6", capsys)
+    (now,) = records(folder / "out", "cross-entropy", [0])
+    assert now["run"] == was["run"]
+    assert now["evaluation"]["evidence"]["threshold"]["min_precision"] == 0.6
+    assert "--min-precision 0.6 " in Page((folder / "out/cross-entropy-seed0/report.html").read_text()).text
+    assert json.loads(answer(command, capsys)) == before
 
 
 def test_a_full_disk_stops_a_comparison_that_goes_on(finished, copy, capsys, monkeypatch):

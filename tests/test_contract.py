@@ -18,6 +18,7 @@ from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.methods import METHODS
+from fasten.options import option_types
 from fasten.records import Run
 from fasten.training import build_method, plan_of
 
@@ -48,6 +49,19 @@ def same(a, b) -> bool:
 
 def without_times(rows):
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("warm_up", [None, 0.05, 0.95])
+def test_its_stages_share_the_epochs_out_and_have_at_least_one_each(name, warm_up):
+    entry = METHODS[name]
+    options = {} if warm_up is None or "warm_up" not in option_types(entry) else {"warm_up": warm_up}
+    method = build_method(Run("tiny", method=name, options=options), make_tiny_task())
+    for epochs in range(1, 12):
+        found = [stage.epochs for stage in plan_of(method, Recipe(epochs=epochs))]
+        assert len(found) == entry.stages
+        assert min(found) >= 1
+        assert sum(found) == max(epochs, entry.stages)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -420,6 +420,13 @@ def test_min_precision_corrects_nothing_that_it_cannot_show():
     assert any("cannot show a precision of 0.99" in note for note in clf.notes_)
 
 
+def test_more_stages_than_epochs_are_noted():
+    x, _, given, verified = make_data(60)
+    for epochs, expected in ((1, 1), (2, 0)):
+        clf = FasTENClassifier(epochs=epochs, method="glc").fit(x, given, y_verified=verified)
+        assert sum("2 epochs are trained, not 1" in note for note in clf.notes_) == expected
+
+
 def test_the_page_on_python_runs_and_repairs_its_labels(folder):
     names = {}
     with warnings.catch_warnings():

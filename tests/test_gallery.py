@@ -232,7 +232,8 @@ def test_too_few_rows_to_calibrate_are_said():
 
 
 def test_the_command_of_own_data_runs_it_again():
-    assert "--verified checked.txt --clean-folder 'good photos' --set" in Page(render(own_record())).text
+    text = Page(render(own_record())).text
+    assert "--verified checked.txt --clean-folder 'good photos' --min-precision 0.9 --set" in text
 
 
 def test_the_gallery_stands_on_the_page_with_texts_for_those_who_cannot_see_it():

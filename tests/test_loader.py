@@ -1,9 +1,13 @@
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+import fasten.loader as loader_module
 from builders import CPU64, make_tiny_task
 from fasten import stream
 from fasten.augment import Normalise, centre_crop, gather_crop_flip
@@ -60,6 +64,72 @@ def test_an_epoch_can_begin_at_any_update(start):
         assert all(s.equal(t) for name in x for s, t in zip(x[name].tensors(), y[name].tensors(), strict=True))
 
 
+@pytest.fixture(params=["in a table", "one by one"])
+def way(request, monkeypatch):
+    """Of drawing: for classes of like sizes, or for any."""
+    monkeypatch.setattr(loader_module, "PADDING", 4 if request.param == "in a table" else 0)
+
+
+def ref_balanced(labels, per_class, num_classes, updates, generator):
+    """The rows with the highest keys of a table with room for the largest class in each."""
+    members = [[row for row, label in enumerate(labels) if label == c] for c in range(num_classes)]
+    most = max(per_class, *map(len, members))
+    keys = torch.rand(updates, num_classes, most, generator=generator).numpy()
+    free = torch.rand(updates, num_classes, per_class, generator=generator).numpy()
+    index = np.zeros((updates, num_classes, per_class), np.int64)
+    for u, (c, mine) in product(range(updates), enumerate(members)):
+        if len(mine) >= per_class:
+            index[u, c] = np.array(mine)[np.argsort(-keys[u, c, : len(mine)])[:per_class]]
+        elif mine:
+            index[u, c] = np.array(mine)[(free[u, c] * np.float32(len(mine))).astype(int)]
+    return index.reshape(updates, -1)
+
+
+@pytest.mark.parametrize("per_class", [1, 3, 10])
+@pytest.mark.parametrize(
+    "sizes", [[100] * 10, [90, 110, 7, 3], [1000, *[2] * 50], [4, 0, 2, 0], [500], [2] * 3], ids=str
+)
+def test_balanced_draws_are_those_of_random_keys_as_they_were_always_made(sizes, per_class):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    draw = BalancedDraw(torch.from_numpy(labels), per_class, len(sizes))
+    index, weight = draw(5, torch.Generator().manual_seed(1))
+    expected = ref_balanced(labels.tolist(), per_class, len(sizes), 5, torch.Generator().manual_seed(1))
+    np.testing.assert_array_equal(index, expected)
+    np.testing.assert_array_equal(weight, np.tile(np.repeat(np.array(sizes) > 0, per_class), (5, 1)))
+
+
+class Largest(TorchDispatchMode):
+    """The most entries that a tensor had meanwhile."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        tensors = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
+        self.entries = max([self.entries, *(t.untyped_storage().nbytes() // t.element_size() for t in tensors)])
+        return found
+
+
+def test_one_large_class_among_many_small_ones_takes_no_more_memory_than_its_rows():
+    labels, num_classes = torch.cat([torch.zeros(2000, dtype=torch.int64), torch.arange(300).repeat(3)]), 300
+    with Largest() as largest:
+        index, weight = BalancedDraw(labels, 2, num_classes)(BLOCK, torch.Generator().manual_seed(0))
+    assert largest.entries <= max(index.numel(), 2 * len(labels))
+    assert labels[index].equal(torch.arange(num_classes).repeat_interleave(2).expand(BLOCK, -1))
+    assert weight.all()
+
+
+@pytest.mark.usefixtures("way")
+def test_ordered_draws_are_all_as_likely():
+    index, _ = BalancedDraw(torch.tensor([0] * 4 + [1] * 3), 3, 2)(24_000, torch.Generator().manual_seed(0))
+    for columns, expected in ((index[:, :3], 1000), (index[:, 3:], 4000)):
+        orders, count = columns.unique(dim=0, return_counts=True)
+        assert all(len(set(order)) == 3 for order in orders.tolist())
+        np.testing.assert_allclose(count, expected, atol=5 * expected**0.5)
+        assert len(count) == 24_000 // expected
+
+
+@pytest.mark.usefixtures("way")
 def test_balanced_draws_hold_k_distinct_rows_of_each_class_in_class_order():
     labels = torch.tensor([0, 1, 2] * 10)
     index, weight = BalancedDraw(labels, 4, 3)(50, torch.Generator().manual_seed(0))
@@ -75,6 +145,7 @@ def test_balanced_draws_are_uniform_over_the_rows_of_a_class():
     np.testing.assert_allclose(share[:5], 0.2, atol=0.01)
 
 
+@pytest.mark.usefixtures("way")
 def test_a_class_with_too_few_rows_is_drawn_with_replacement_and_an_empty_one_weighs_nothing():
     labels = torch.tensor([0, 0, 2, 2, 2, 2])
     index, weight = BalancedDraw(labels, 3, 3)(200, torch.Generator().manual_seed(0))

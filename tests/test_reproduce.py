@@ -579,12 +579,13 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
 
 
-def test_a_damaged_record_of_an_unfinished_run_is_made_again_from_its_checkpoint(folder, finished, capsys, monkeypatch):
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finished, folder, capsys, monkeypatch, how):
     with monkeypatch.context() as patch:
         patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
         assert main(shlex.split(COMMAND)) == 130
     (path,) = Path("out/runs").glob("*/record.json")
-    path.write_text("{")
+    path.write_text("{") if how == "damaged" else path.unlink()
     answer(COMMAND, capsys)
     assert without_times(Path("out")) == without_times(finished[0])
 

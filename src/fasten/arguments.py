@@ -127,7 +127,15 @@ Noise = Annotated[
         "in [0, 1).",
     ),
 ]
-Epochs = Annotated[int | None, number("--epochs", 1, "How long; shrinks or stretches the data set's schedule.")]
+Epochs = Annotated[
+    int | None,
+    number(
+        "--epochs",
+        1,
+        "How long, all stages of a method together, and at least one each; shrinks or stretches the data set's "
+        "schedule.",
+    ),
+]
 Clean = Annotated[
     int | None,
     number("--clean", 1, "Verified rows of a known data set; by default as many as its recipe says."),

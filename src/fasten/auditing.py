@@ -173,7 +173,10 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
 
 
 def choose_threshold(found: Audit, min_precision: float) -> Audit:
-    """The audit made again with corrections that keep a precision: labels.csv, record and report are replaced."""
+    """The audit made again with corrections that keep a precision: labels.csv, record and report are replaced.
+
+    The record's `run` stays as it is, since it says which run this is; the precision stands in the evidence.
+    """
     record = found.record
     if not found.known.picked_random.any():
         raise ValueError(
@@ -187,8 +190,6 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}
     notes = [note for note in record["notes"] if note not in (before.get("sentence"), now.mistaken)]
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
-    if record["run"].get("own") is not None:
-        record["run"]["own"]["min_precision"] = min_precision
     record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
     table = now.table(found.known, found.class_names)
     _write(found.folder, record, table, pictures_of(read_gallery(found.folder)).get)

@@ -53,8 +53,8 @@ def check_unused(out: Path, cure: str = "choose another folder") -> None:
 
 def holds(out: Path, run: Run) -> bool:
     """Whether the folder is that of this very run."""
-    there = (out / "record.json").exists()
-    return there and read_record(out)["run"] == run.to_json()
+    record = record_in(out)
+    return record is not None and record["run"] == run.to_json()
 
 
 @contextmanager
@@ -121,15 +121,31 @@ def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> R
     }
 
 
+def record_in(folder: Path) -> Record | None:
+    """Of a run that was begun in a folder, else None; of the last checkpoint, where the file is lost or damaged."""
+    try:
+        return read_record(folder)
+    except ValueError:
+        record = _last_record(folder)
+        if record is None and (folder / "record.json").exists():
+            lost = f"{folder / 'record.json'} is damaged, and no checkpoint is there to make it from"
+            raise ValueError(f"{lost}; remove the folder {folder}, and the run is made again") from None
+        return record
+
+
+def _last_record(folder: Path) -> Record | None:
+    found = Checkpoints(folder / "checkpoint").load()
+    return None if found is None else found[1]["record"]
+
+
 def saved_record(out: Path, say: Callable[[str], None]) -> Record:
-    """The record of a run's folder; of the last checkpoint, where the file is lost or damaged."""
+    """The record of a run to go on with, written anew from the last checkpoint where it is lost or damaged."""
     try:
         return read_record(out)
     except ValueError:
-        found = Checkpoints(out / "checkpoint").load()
-        if found is None:
+        record = _last_record(out)
+        if record is None:
             raise
-        record: Record = found[1]["record"]
         say("record.json is lost or damaged; it is made again from the last checkpoint")
         if ranks.rank() == 0:
             write_record(out, record)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from fasten.beginnings import check_folder, check_no_file, check_plan
+from fasten.beginnings import check_folder, check_no_file, check_plan, record_in
 from fasten.cluster import Cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.data.task import Task
@@ -104,7 +104,7 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
         names = [name for name in names if _allows(load(), METHODS[name])]
     comparison = _plan(request, names, seeds, ready)
     check_out(comparison, out)
-    missing = {run.method for run in comparison.runs if _record(out, run) is None}
+    missing = {run.method for run in comparison.runs if record_in(out / folder_name(run)) is None}
     for run in comparison.runs[: len(names)]:
         if run.method in missing:  # what a method cannot do is said before the first run
             method = build_method(run, load())
@@ -143,9 +143,9 @@ def compare(
 
 def _carry_out(comparison: Comparison, out: Path, settings: Settings, done: Done, cluster: Cluster | None) -> Summary:
     failed = _failures(out)
-    outcomes = [_outcome(run, _record(out, run), failed.get(folder_name(run))) for run in comparison.runs]
-    summary = _write(out, comparison, outcomes)
     places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
+    outcomes = [_outcome(comparison.runs[i], record_in(path), failed.get(path.name)) for path, i in places.items()]
+    summary = _write(out, comparison, outcomes)
     place = comparison.place or settings.place or Place()
     todo = []
     for folder, i in places.items():
@@ -274,11 +274,12 @@ def check_out(comparison: Comparison, out: Path) -> None:
             there, here = (json.dumps(values.get(key)) for values in (before, now))
             raise ValueError(f"{out} holds a comparison with {key} {there}, not {here}; choose another --out")
     for run in comparison.runs:
-        record = _record(out, run)
+        folder = out / folder_name(run)
+        record = record_in(folder)
         if record is None:
-            check_folder(out / folder_name(run))
+            check_folder(folder)
         elif record["run"] != run.to_json():
-            raise ValueError(f"{out / folder_name(run)} holds a run with other options; choose another --out")
+            raise ValueError(f"{folder} holds a run with other options; choose another --out")
 
 
 def _read(out: Path) -> Summary:
@@ -300,11 +301,6 @@ def _failures(out: Path) -> dict[str, str]:
     """Runs that failed before, and why; one whose folder was removed is tried again."""
     runs = _read(out)["runs"] if (out / "compare.json").exists() else []
     return {run["folder"]: run["error"] for run in runs if run["state"] == "failed" and (out / run["folder"]).exists()}
-
-
-def _record(out: Path, run: Run) -> Record | None:
-    folder = out / folder_name(run)
-    return read_record(folder) if (folder / "record.json").exists() else None
 
 
 def _write(out: Path, comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:

@@ -101,7 +101,8 @@ class Display:
             self.bar.update(self.task, completed=done)
 
     def epoch(self, row: Row) -> None:
-        text = f"epoch {row['epoch']}: loss {row['loss']:.3f}, validation {_percent(row['valid_accuracy'])}"
+        stage = "" if row["stage"] == "train" else f" ({row['stage']})"
+        text = f"epoch {row['epoch']}{stage}: loss {row['loss']:.3f}, validation {_percent(row['valid_accuracy'])}"
         if self.bar is not None:
             self.bar.update(self.task, description=text)
         else:

@@ -42,6 +42,15 @@ class Recipe:
         milestones = tuple(max(round((m - 1) * epochs / self.epochs), min(m - 1, 1)) + 1 for m in self.milestones)
         return replace(self, epochs=epochs, milestones=milestones)
 
+    def divided(self, share: float) -> tuple[int, int]:
+        """The epochs of two stages, the first of which has that share of them; each has at least one.
+
+        >>> Recipe(epochs=120).divided(2 / 3), Recipe(epochs=2).divided(0.9), Recipe(epochs=1).divided(0.5)
+        ((80, 40), (1, 1), (1, 1))
+        """
+        first = max(1, min(round(share * self.epochs), self.epochs - 1))
+        return first, max(1, self.epochs - first)
+
     def sgd(self) -> Optim:
         return Optim(self.rate, self.momentum, self.weight_decay, self.milestones)
 

@@ -40,7 +40,7 @@ from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.gallery import is_verified
 from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
-from fasten.notes import coverage_notes
+from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
 from fasten.records import Run
@@ -79,7 +79,8 @@ def fit_task(
     fit.after_update = check
     fit.run()
     found = evaluate(method, task, loader, (run.own or {}).get("min_precision"), run.seed)
-    return method, found, [*task.notes, *coverage_notes(task, fit.plan), *found.findings.notes]
+    notes = [*task.notes, *length_notes(run.recipe, plan), *coverage_notes(task, plan), *found.findings.notes]
+    return method, found, notes
 
 
 def _build(run: Run, task: Task, net: nn.Module | None) -> nn.Module:

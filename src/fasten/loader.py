@@ -23,6 +23,8 @@ from fasten.ranks import LEAST, places, world
 from fasten.seeds import torch_stream
 
 BLOCK = 64  # updates whose random numbers are drawn together
+PADDING = 4  # places for each row that a table of classes may have, all as long as the largest
+FEW = 65_536  # rows; with less, such a table may be as large as with so many
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,38 @@ class BalancedDraw:
         self.per_class = per_class
         members = [torch.nonzero(labels == c).flatten() for c in range(num_classes)]
         self.count = torch.tensor([len(m) for m in members], device=labels.device)
-        most = max(per_class, int(self.count.max()))
-        self.rows = torch.zeros(num_classes, most, dtype=torch.int64, device=labels.device)
-        for row, member in zip(self.rows, members, strict=True):
-            row[: len(member)] = member
-        self.empty = torch.arange(most, device=labels.device) >= self.count[:, None]  # (N, most)
+        self.rows = torch.cat([*members, labels.new_zeros(1, dtype=torch.int64)])  # the last is for empty classes
+        self.first = torch.where(self.count > 0, self.count.cumsum(0) - self.count, len(self.rows) - 1)
+        self.most = max(per_class, int(self.count.max()))
+        self.even = num_classes * self.most <= PADDING * max(len(labels), FEW)
 
     def __call__(self, updates: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Rows and weights of some updates, (U, K·N) each, ordered by class."""
-        num_classes, most = self.rows.shape
-        device = self.rows.device
-        keys = torch.rand(updates, num_classes, most, generator=generator, device=device).masked_fill_(self.empty, -1)
-        distinct = keys.topk(self.per_class, dim=2).indices  # (U, N, K)
-        free = torch.rand(updates, num_classes, self.per_class, generator=generator, device=device)
-        repeated = (free * self.count[:, None]).long()
-        place = torch.where(self.count[:, None] >= self.per_class, distinct, repeated)
-        index = self.rows.expand(updates, -1, -1).gather(2, place)
+        distinct = (self._by_keys if self.even else self._one_by_one)(updates, generator)
+        repeated = (self._random(updates, self.per_class, generator) * self.count[:, None]).long()
+        place = torch.where(self.count[:, None] >= self.per_class, distinct, repeated)  # (U, N, K), within its class
         weight = (self.count > 0).float()[:, None].expand(updates, -1, self.per_class)
-        return index.flatten(1), weight.flatten(1)
+        return self.rows[self.first[:, None] + place].flatten(1), weight.flatten(1)
+
+    def _random(self, updates: int, each: int, generator: torch.Generator) -> Tensor:
+        return torch.rand(updates, len(self.count), each, generator=generator, device=self.count.device)
+
+    def _by_keys(self, updates: int, generator: torch.Generator) -> Tensor:
+        """The K rows of each class with the highest of random keys, of which all have as many as the largest class."""
+        keys = self._random(updates, self.most, generator)
+        keys.masked_fill_(torch.arange(self.most, device=keys.device) >= self.count[:, None], -1)
+        return keys.topk(self.per_class, dim=2).indices
+
+    def _one_by_one(self, updates: int, generator: torch.Generator) -> Tensor:
+        """As likely, in less memory: each row is one of those that are left, counted without those drawn before it."""
+        drawn = self.count.new_empty(updates, len(self.count), self.per_class)
+        for number in range(self.per_class):
+            left = (self.count - number).clamp(min=1)
+            place = (self._random(updates, 1, generator)[..., 0] * left).long()
+            for before in drawn[..., :number].sort(dim=2).values.unbind(2):
+                place += place >= before
+            drawn[..., number] = place
+        return drawn
 
 
 class Loader:

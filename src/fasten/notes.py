@@ -18,6 +18,11 @@ from fasten.report.verdict import gain
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 
 
+def first_notes(task: Task, recipe: Recipe, plan: list[Stage]) -> list[str]:
+    """All that is to be said before the first update."""
+    return [*task.notes, *start_notes(recipe), *length_notes(recipe, plan), *coverage_notes(task, plan)]
+
+
 def start_notes(recipe: Recipe) -> list[str]:
     """A network made to be trained by others, or one that is frozen, is rarely meant to start from nothing."""
     made_for_weights = recipe.frozen or recipe.net.startswith(("imagenet-", "timm:", "torchvision:", "hf:"))
@@ -25,6 +30,20 @@ def start_notes(recipe: Recipe) -> list[str]:
         return []
     stays = ", and is frozen so" if recipe.frozen else ""
     return [f"{recipe.net} starts from random weights{stays}; --set weights=FILE starts it from trained ones"]
+
+
+def stages_in_words(plan: list[Stage]) -> str:
+    """How many epochs each stage has; nothing is said of one alone."""
+    parts = [f"{stage.name} {stage.epochs}" for stage in plan]
+    return f"epochs of the stages: {', '.join(parts)}" if len(parts) > 1 else ""
+
+
+def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
+    """Where a method has more stages than it was given epochs."""
+    total = sum(stage.epochs for stage in plan)
+    if total == recipe.epochs:
+        return []
+    return [f"{total} epochs are trained, not {recipe.epochs}: each of the {len(plan)} stages has at least one"]
 
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:

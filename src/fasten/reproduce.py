@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fasten.beginnings import record_in
 from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
@@ -25,7 +26,7 @@ from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
-from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary, record_in
+from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
 from fasten.workers import Job, Work, read_devices, room_here
 
 WRITERS: dict[str, Callable[[Outcome], str]] = {

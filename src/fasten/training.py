@@ -41,7 +41,7 @@ from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
 from fasten.nets import Heads, build_backbone
-from fasten.notes import clean_rows_do_better, coverage_notes, epoch_warnings, final_warnings, start_notes
+from fasten.notes import clean_rows_do_better, epoch_warnings, final_warnings, first_notes, stages_in_words
 from fasten.options import find_method, option_types
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
@@ -201,7 +201,7 @@ class _Session:
         found = self.checkpoints.load()
         lines: list[str] = []
         if found is None:
-            for note in [*self.task.notes, *start_notes(self.run.recipe), *coverage_notes(self.task, self.fit.plan)]:
+            for note in first_notes(self.task, self.run.recipe, self.fit.plan):
                 self._note(note)
         else:
             tensors, meta, damaged = found
@@ -221,6 +221,8 @@ class _Session:
 
     def go(self, began: float) -> Record:
         self.settings.on_start(self.record, self.updates)
+        if stages := stages_in_words(self.fit.plan):
+            self.settings.say(stages)
         preparation = time.perf_counter() - began
         try:
             with asked_to_stop(self.settings.say) as self.asked:

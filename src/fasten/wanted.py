@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fasten.beginnings import check_no_file
-from fasten.checkpoint import Checkpoints
+from fasten.beginnings import check_no_file, record_in
 from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
-from fasten.records import Record, Run, read_record
+from fasten.records import Run
 from fasten.report.names import paper_name
 from fasten.report.values import setting
 from fasten.speed import measured
@@ -177,20 +176,7 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
     if elsewhere is not None:
         return Wanted(run, tuple(users), "recorded", elsewhere)
-    return Wanted(run, tuple(users), "unfinished" if (folder / "record.json").exists() else "missing")
-
-
-def record_in(folder: Path) -> Record | None:
-    """Of a run; None where there is none, or one that is damaged and is made again as the run goes on."""
-    if not (folder / "record.json").exists():
-        return None
-    try:
-        return read_record(folder)
-    except ValueError:
-        if Checkpoints(folder / "checkpoint").newest is not None:
-            return None
-        lost = f"{folder / 'record.json'} is damaged, and no checkpoint is there to make it from"
-        raise ValueError(f"{lost}; remove the folder {folder}, and the run is made again") from None
+    return Wanted(run, tuple(users), "missing" if record is None else "unfinished")
 
 
 def own_records() -> list[Path]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from fasten.beginnings import record_in
 from fasten.datasets import Place
 from fasten.files import write_text
 from fasten.machine import choose_machine
@@ -75,7 +76,7 @@ Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; it hears o
 
 def carry_out(job: Job, settings: Settings) -> Record:
     """Begin a run, or go on with it."""
-    begun = (job.folder / "record.json").exists()
+    begun = record_in(job.folder) is not None
     return resume(job.folder, settings) if begun else train(job.run, job.folder, settings)
 
 

@@ -55,8 +55,19 @@ def test_minus_one_is_a_label_where_it_is_one():
 
 @pytest.mark.parametrize("y", [[-1, 1, 1, -1], ["-1", "1", "1", "-1"], [-1.0, 1.0, 1.0, -1.0]])
 def test_minus_one_that_is_a_label_does_not_say_that_nobody_looked(y):
-    with pytest.raises(ValueError, match=r"-1 is one of your labels, .* mark unchecked rows by NaN, None or an empty"):
-        rows_from_arrays(X, y, y_verified=np.array([-1, 1, -1, -1]))
+    verified = np.array([-1, 1, -1, -1])
+    with pytest.raises(ValueError, match=r"-1 is one of your labels .* mark unchecked rows by NaN, None or an empty"):
+        rows_from_arrays(X, y, y_verified=verified)
+
+
+def test_rows_that_are_all_verified_as_minus_one_or_one_are_refused_with_a_cure_that_works():
+    y, verified = np.array([-1, 1, 1, -1]), np.array([-1, 1, -1, -1])
+    with pytest.raises(
+        ValueError, match=r"not known which rows .* if there are none, write another label for -1, such"
+    ):
+        rows_from_arrays(X, y, y_verified=verified)
+    rows = rows_from_arrays(X, np.maximum(y, 0), y_verified=np.maximum(verified, 0))
+    assert rows.verified == ("0", "1", "0", "0")
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def rows_from_arrays(
     """Rows from arrays, tensors, pandas objects or lists of image files, and labels that are texts or whole numbers.
 
     `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (-1 that is
-    also one of `y` is a label; then unchecked rows must be marked otherwise). A file in both `x` and `x_clean` is one
-    row. `ids` are of the rows of x; else rows are numbered, or called by their files.
+    also one of `y` is a label; then unchecked rows must be marked otherwise, and there must be some). A file
+    in both `x` and `x_clean` is one row. `ids` are of the rows of x; else rows are numbered, or called by their files.
 
     >>> rows = rows_from_arrays(np.eye(3), ["cat", "dog", "cat"], y_verified=[None, "cat", None])
     >>> rows.ids, rows.given_codes().tolist(), rows.verified_codes().tolist()
@@ -261,8 +261,9 @@ def _without_minus_one(name: str, verified: list[str | None], labels: set[str | 
         return [None if text == "-1" else text for text in verified]
     if "-1" in verified and None not in verified:
         raise ValueError(
-            f"{name}: -1 is one of your labels, so every row would count as verified; mark unchecked rows by NaN, None "
-            "or an empty text"
+            f"{name}: -1 is one of your labels and may also say that nobody checked a row, so it is not known which "
+            "rows are verified; mark unchecked rows by NaN, None or an empty text, or, if there are none, write "
+            "another label for -1, such as 0, in all arrays"
         )
     return verified
 

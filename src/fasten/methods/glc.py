@@ -59,8 +59,7 @@ class GLC(nn.Module):
         self.register_buffer("transition", torch.eye(num_classes) if oracle is None else oracle.clone())  # T̂
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        first = 0 if self.knows_transition else max(1, round(recipe.epochs / 2))
-        second = max(1, recipe.epochs - first)
+        first, second = (0, recipe.epochs) if self.knows_transition else recipe.divided(1 / 2)
         noisy, both = (Draw(source, recipe.batch_size) for source in ("noisy", "both"))
         optim = self._optim(recipe, second)
         step = partial(self.step_corrected, size=recipe.batch_size)

@@ -83,14 +83,14 @@ class MLoC(nn.Module):
         self.register_buffer("transition", T if persistent else torch.eye(num_classes))
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        first = max(1, round(self.warm_up * recipe.epochs))
+        first, second = recipe.divided(self.warm_up)
         noisy = Draw("noisy", recipe.batch_size)
         clean = recipe.random_clean(self.clean_batch)
         slow = Optim(self.meta_stage_rate, recipe.momentum, recipe.weight_decay)
         meta, trace = {"noisy": noisy, "clean": clean}, {"transition": self.transition}
         return [
             Stage("warm-up", self.step_plain, {"noisy": noisy}, {self.net: recipe.sgd()}, first),
-            Stage("meta", self.step, meta, {self.net: slow}, max(1, recipe.epochs - first), trace=trace, start="best"),
+            Stage("meta", self.step, meta, {self.net: slow}, second, trace=trace, start="best"),
         ]
 
     def step_plain(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:

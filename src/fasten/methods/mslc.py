@@ -79,7 +79,7 @@ class MSLC(nn.Module):
         self.register_buffer("weights", torch.ones(len(labels)))  # α of each row at its last visit after that
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        warm_up = max(1, min(round(self.warm_up * recipe.epochs), recipe.epochs - 1))
+        warm_up, rest = recipe.divided(self.warm_up)
         clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         late = replace(recipe, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
@@ -87,7 +87,7 @@ class MSLC(nn.Module):
         first = partial(self.warm_up_step, since=max(0, warm_up - self.history))
         return [
             Stage("warm-up", first, {"noisy": draws["noisy"]}, {self.net: recipe.sgd()}, warm_up),
-            Stage("meta", self.step, draws, optim, max(1, recipe.epochs - warm_up), go_on=True),
+            Stage("meta", self.step, draws, optim, rest, go_on=True),
         ]
 
     def warm_up_step(self, batch: Batch, since: int) -> Iterator[tuple[nn.Module, Tensor]]:

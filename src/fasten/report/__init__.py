@@ -143,7 +143,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
         heat_key=heat_key(),
         num_classes=size,
         pairs=_pairs(matrices["given"], matrices["true"], names) if trust is None or not trust.pairs else [],
-        command=_command(part["run"], mapping(part["environment"], "how")),
+        command=_command(part["run"], mapping(part["environment"], "how"), mapping(part["evaluation"], "evidence")),
         notes=[str(note) for note in record.get("notes") or () if note is not None],
     )
 
@@ -248,14 +248,16 @@ def _pairs(given: Matrix | None, true: Matrix | None, names: Sequence[str]) -> l
     return sorted(pairs, key=lambda pair: -pair.share)[:TOP_PAIRS]
 
 
-def _command(run: Record, how: Record) -> str | None:
-    """The command line that runs it again, whatever the defaults; None where the record does not name its data."""
+def _command(run: Record, how: Record, evidence: Record) -> str | None:
+    """The command line that gives what the page shows, whatever the defaults; None where no data are named."""
     if not run.get("dataset") or run.get("method") == AUDIT:
         return None
     recipe = dict(mapping(run, "recipe"))
     flags = {key: run.get(key) for key in ("method", "noise", "seed", "clean")} | {"epochs": recipe.pop("epochs", None)}
     flags |= {"labels": how.get("label_set")} if run["dataset"] in LABEL_SETS else {}
     flags |= {OWN_FLAGS.get(key, key.replace("_", "-")): value for key, value in mapping(run, "own").items()}
+    asked = number(mapping(evidence, "threshold"), "min_precision")  # perhaps of an audit, after the run
+    flags |= {} if asked is None else {"min-precision": asked}
     words = ["fasten", "train", str(run["dataset"])]
     for key, value in flags.items():
         words += [] if value is None else [f"--{key}", str(value)]

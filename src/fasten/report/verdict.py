@@ -99,7 +99,7 @@ def _without_comparison(method: str, result: Record) -> str:
 
 def _unfinished(run: Record, epochs: Sequence[Record]) -> Verdict:
     total = number(mapping(run, "recipe"), "epochs")
-    done = f"{len(epochs)} of {count(total)}" if total else str(len(epochs))
+    done = f"{len(epochs)} of {count(total)}" if total and len(epochs) <= total else str(len(epochs))
     best = max((v for e in epochs if (v := number(e, "valid_accuracy")) is not None), default=None)
     details = [f"Epochs done: {done}."] if epochs else []
     details += [] if best is None else [f"Best validation accuracy so far: {percent(best)}."]
