@@ -56,7 +56,7 @@ def results(function, x, weight, bias, mean, var, residual, dy, parts, relu):
 
 
 def fused(x, weight, bias, mean, var, parts, residual, relu):
-    return norm_act(x, weight, bias, mean, var, parts, MOMENTUM, EPS, residual=residual, relu=relu)
+    return norm_act(x, weight, bias, mean, var, parts, MOMENTUM, EPS, residual=residual, relu=relu)[0]
 
 
 def double(tensor):
@@ -121,6 +121,31 @@ def test_a_gradient_in_another_layout_is_the_same_gradient(residual):
     *tensors, dy = inputs((3, 2), 16, 4, residual)
     check([*tensors, dy.contiguous()], (3, 2), relu=True)
     check([*tensors, dy.mean().expand(dy.shape)], (3, 2), relu=True)
+
+
+@interpreted
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_the_gradients_of_two_uses_add_up(residual, relu, layout):
+    parts = (3, 2)
+    *rest, dy = inputs(parts, 32, 4, residual)
+    again = torch.randn(dy.shape).contiguous(memory_format=layout)
+    wanted = results(reference, *map(double, rest), double(dy + again), parts, relu)[3:]
+    x, weight, bias, mean, var, z = rest
+    both = norm_act(x, weight, bias, mean, var, parts, MOMENTUM, EPS, residual=z, relu=relu)
+    leaves = [leaf for leaf in (x, weight, bias, z) if leaf is not None]
+    for got, want in zip(torch.autograd.grad(both, leaves, [dy, again]), wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+@interpreted
+def test_the_second_output_may_be_the_one_that_is_used():
+    x, weight, bias, mean, var, z, dy = inputs((5,), 16, 4, residual=True)
+    first, second = norm_act(x, weight, bias, mean, var, (5,), MOMENTUM, EPS, residual=z)
+    assert first.data_ptr() == second.data_ptr()
+    by_first, by_second = (torch.autograd.grad(y, [x, z], dy, retain_graph=True) for y in (first, second))
+    assert all(torch.equal(a, b) for a, b in zip(by_first, by_second, strict=True))
 
 
 @interpreted

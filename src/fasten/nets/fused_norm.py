@@ -10,13 +10,15 @@ Backward, with x̂ = (x − mean) · rstd, dz = dy where y > 0, and means over t
     dx = weight · rstd · (dz − mean(dz) − x̂ · mean(dz · x̂))        dresidual = dz
     dweight = Σ dz · x̂,   dbias = Σ dz                              over all rows
 
+where dy may come in two parts, of y's use in a convolution and of that as the next residual.
+
 Forward mode, with tangents t of the inputs, where y > 0 (else zero):
 
     ty = weight · rstd · (tx − mean(tx) − x̂ · mean(tx · x̂)) + tweight · x̂ + tbias + tresidual
 
 Each way the first kernel reduces tiles of rows; the second merges the tiles of a part and writes the result.
-Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7), 5 for tangents (7). No atomics: the same
-bits every time.
+Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7, and one more for dy in two parts), 5 for
+tangents (7). No atomics: the same bits every time.
 """
 
 from __future__ import annotations
@@ -150,28 +152,33 @@ def _normalize(  # type: ignore[no-untyped-def]
 
 @_kernel
 def _gradient_sums(  # type: ignore[no-untyped-def]
-    dy, x, y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx, rows0, rows1, rows2, tile_rows, C,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+    dy, again, x, y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx, rows0, rows1, rows2, tile_rows, C,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWICE: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Σ dz and Σ dz · (x − mean) of each tile. After a residual dz is written, and the next kernel reads neither dy nor
-    y; without one the sign of y follows from x, and y is never read."""
+    """Σ dz and Σ dz · (x − mean) of each tile; `TWICE` if dy comes in two parts. After a residual, and of two parts, dz
+    is written, and the next kernel reads neither dy nor y. Without a residual the sign of y follows from x, and y is
+    never read."""
     tile, part = tl.program_id(1), tl.program_id(2)
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     row, count, _ = _tile(part, tile, rows0, rows1, rows2, tile_rows)
     mu = tl.load(mean + part * C + c, mask=c < C, other=0.0)
     scale = tl.load(weight + c, mask=c < C, other=0.0) * tl.load(rstd + part * C + c, mask=c < C, other=0.0)
     shift = tl.load(bias + c, mask=c < C, other=0.0)
-    dy, x, y, dz = dy + row * C, x + row * C, y + row * C, dz + row * C
+    dy, again, x, y, dz = dy + row * C, again + row * C, x + row * C, y + row * C, dz + row * C
     total, product = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
     for first in tl.range(0, count, ROWS, num_stages=STAGES):
         at, inside = _block(first, count, c, C, ROWS)
         grad = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if TWICE:
+            grad += tl.load(again + at, mask=inside, other=0.0).to(tl.float32)
         apart = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mu[None, :]
         if RELU and RESIDUAL:
             grad = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) <= 0.0, 0.0, grad)
-            tl.store(dz + at, grad.to(dz.dtype.element_ty), mask=inside)
         elif RELU:
             grad = tl.where(apart * scale[None, :] + shift[None, :] <= 0.0, 0.0, grad)
+        if (RELU and RESIDUAL) or TWICE:
+            tl.store(dz + at, grad.to(dz.dtype.element_ty), mask=inside)
         total += grad
         product += grad * apart
     at_tile = (part * tl.num_programs(1) + tile) * C + c
@@ -269,7 +276,7 @@ class _NormAct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
         residual: Tensor | None, parts: tuple[int, ...], momentum: float, eps: float, relu: bool,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         plan = _Plan(x, parts)
         y = torch.empty_like(x, memory_format=torch.channels_last)
         tile_mean, tile_m2 = x.new_empty(plan.buffers, dtype=torch.float32)
@@ -287,30 +294,32 @@ class _NormAct(torch.autograd.Function):
         else:  # this would hold y for ever where a graph holds the rest
             ctx.save_for_forward(*saved)
         ctx.plan, ctx.relu, ctx.residual = plan, relu, residual is not None
-        return y
+        ctx.set_materialize_grads(False)
+        return y, y.detach()  # the same memory
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         (x, weight, bias, mean, rstd, y), plan = ctx.saved_tensors, ctx.plan
-        dy = dy.contiguous(memory_format=torch.channels_last)
+        dy, *more = [dy.contiguous(memory_format=torch.channels_last) for dy in grads if dy is not None]
         dx = torch.empty_like(x, memory_format=torch.channels_last)
-        dz = dy if y is None else torch.empty_like(dx)
+        masked = ctx.relu and y is None and not more  # dz is still to be made of dy
+        dz = dy if y is None and not more else torch.empty_like(dx)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         tile_dz, tile_dzx = x.new_empty(plan.buffers, dtype=torch.float32)
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             _gradient_sums[plan.first](
-                dy, x, dy if y is None else y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx, *plan.sizes,
-                RELU=ctx.relu, RESIDUAL=y is not None, **plan.fixed,
+                dy, more[0] if more else dy, x, dy if y is None else y, dz, weight, bias, mean, rstd, tile_dz, tile_dzx,
+                *plan.sizes, RELU=ctx.relu, RESIDUAL=y is not None, TWICE=bool(more), **plan.fixed,
             )  # fmt: skip
             _gradient[plan.second](
                 dz, x, dx, weight, bias, mean, rstd, tile_dz, tile_dzx, dweight, dbias, *plan.sizes,
-                MASKED=ctx.relu and y is None, TILES=TILES, **plan.fixed,
+                MASKED=masked, TILES=TILES, **plan.fixed,
             )  # fmt: skip
         return dx, dweight, dbias, None, None, dz if ctx.residual else None, None, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tx: Tensor, tweight: Tensor, tbias: Tensor, *others: Tensor | None) -> Tensor:
+    def jvp(ctx: Any, tx: Tensor, tweight: Tensor, tbias: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor]:
         (x, weight, bias, mean, rstd, y), plan, tresidual = ctx.saved_tensors, ctx.plan, others[2]
         tx = tx.contiguous(memory_format=torch.channels_last)
         tresidual = tx if tresidual is None else tresidual.contiguous(memory_format=torch.channels_last)
@@ -318,14 +327,14 @@ class _NormAct(torch.autograd.Function):
         tile_tx, tile_txx = x.new_empty(plan.buffers, dtype=torch.float32)
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             _gradient_sums[plan.first](
-                tx, x, x, tx, weight, bias, mean, rstd, tile_tx, tile_txx, *plan.sizes,
-                RELU=False, RESIDUAL=False, **plan.fixed,
+                tx, tx, x, x, tx, weight, bias, mean, rstd, tile_tx, tile_txx, *plan.sizes,
+                RELU=False, RESIDUAL=False, TWICE=False, **plan.fixed,
             )  # fmt: skip
             _tangent[plan.first](
                 tx, x, x if y is None else y, tresidual, ty, weight, bias, tweight, tbias, mean, rstd, tile_tx,
                 tile_txx, *plan.sizes, RELU=ctx.relu, RESIDUAL=ctx.residual, TILES=TILES, **plan.fixed,
             )  # fmt: skip
-        return ty
+        return ty, ty.detach()
 
 
 def usable(x: Tensor) -> bool:
@@ -341,12 +350,13 @@ def usable(x: Tensor) -> bool:
 def norm_act(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, parts: tuple[int, ...],
     momentum: float, eps: float, residual: Tensor | None = None, relu: bool = True,
-) -> Tensor:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Batch norm in training mode with statistics per part, plus `residual`, then ReLU; moves the running statistics.
 
-    `parts`: the sizes of 1 to 3 consecutive slices of the batch. Differentiable once, backward or
-    forward. The first call for a kind of
-    input compiles its kernels: make it before a CUDA graph is captured.
+    `parts`: the sizes of 1 to 3 consecutive slices of the batch. The output is given twice, in the same memory, for two
+    uses of it: their gradients are added in passing, where autograd would take three more passes over memory.
+    Differentiable once, backward or forward. The first call for a kind of input compiles its kernels: make it before a
+    CUDA graph is captured.
     """
     if not 1 <= len(parts) <= 3 or min(parts) < 1 or sum(parts) != len(x):
         raise ValueError(f"parts must be 1 to 3 sizes that add up to the batch's {len(x)}, got {parts}")
@@ -356,5 +366,5 @@ def norm_act(
         if (residual.shape, residual.dtype) != (x.shape, x.dtype):
             raise ValueError(f"residual must be like x, {x.shape} {x.dtype}, got {residual.shape} {residual.dtype}")
         residual = residual.contiguous(memory_format=torch.channels_last)
-    apply = cast(Callable[..., Tensor], _NormAct.apply)
+    apply = cast(Callable[..., tuple[Tensor, Tensor]], _NormAct.apply)
     return apply(x, weight, bias, running_mean, running_var, residual, parts, momentum, eps, relu)

@@ -21,6 +21,9 @@ from fasten.contract import NormMode
 from fasten.nets import fused_norm
 from fasten.ranks import total, world
 
+# One tensor for two uses. Where our kernels made it, they also add the two gradients, in passing.
+Twice = tuple[Tensor, Tensor]
+
 
 class Parts:
     """What the batch norms of a network share: the batches now going through it, and which kernels to use."""
@@ -63,7 +66,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self.can_fuse(x):
-            return self.fused(x, None, relu=False)
+            return self.fused(x, None, relu=False)[0]
         if self.training and self.parts.group is not None:
             return self._grouped(x, self.parts.group)
         if not self.training or len(self.parts.sizes) < 2:
@@ -129,7 +132,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         plain = plain and not self._over_ranks
         return self.parts.fused and self.training and plain and fused_norm.usable(x)
 
-    def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+    def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Twice:
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
@@ -145,12 +148,13 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return fused_norm.norm_act(x, self.weight, self.bias, *statistics, residual, relu)
 
 
-def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
+def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Twice:
     """relu(norm(x) + residual), in fewer passes over memory where the kernels for it can be used."""
     if isinstance(norm, PartedBatchNorm) and norm.can_fuse(x):
         return norm.fused(x, residual, relu=True)
     y = norm(x)
-    return F.relu(y if residual is None else y + residual)
+    y = F.relu(y if residual is None else y + residual)
+    return y, y
 
 
 def statistics(net: nn.Module) -> list[Tensor]:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fasten.nets.norm import norm_relu
+from fasten.nets.norm import Twice, norm_relu
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module | None:
@@ -33,9 +33,10 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(inputs, width, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        identity = x if self.downsample is None else self.downsample(x)
-        x = norm_relu(self.bn1, self.conv1(x))
+    def forward(self, features: Twice) -> Twice:
+        x, identity = features
+        identity = identity if self.downsample is None else self.downsample(identity)
+        x, _ = norm_relu(self.bn1, self.conv1(x))
         return norm_relu(self.bn2, self.conv2(x), identity)
 
 
@@ -55,10 +56,11 @@ class Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(outputs)
         self.downsample = _shortcut(inputs, outputs, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        identity = x if self.downsample is None else self.downsample(x)
-        x = norm_relu(self.bn1, self.conv1(x))
-        x = norm_relu(self.bn2, self.conv2(x))
+    def forward(self, features: Twice) -> Twice:
+        x, identity = features
+        identity = identity if self.downsample is None else self.downsample(identity)
+        x, _ = norm_relu(self.bn1, self.conv1(x))
+        x, _ = norm_relu(self.bn2, self.conv2(x))
         return norm_relu(self.bn3, self.conv3(x), identity)
 
 
@@ -77,7 +79,7 @@ class ResNet(nn.Module):
         small = stem == "small"
         self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.pool = None if small else nn.MaxPool2d(3, 2, 1)
         inputs = 64
         for number, depth in enumerate(depths, start=1):
             width, blocks = 64 * 2 ** (number - 1), []
@@ -89,7 +91,10 @@ class ResNet(nn.Module):
         self.num_features = inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(norm_relu(self.bn1, self.conv1(x)))
+        features = norm_relu(self.bn1, self.conv1(x))
+        if self.pool is not None:
+            pooled = self.pool(features[0])
+            features = pooled, pooled
         for number in range(1, self.num_stages + 1):
-            x = self.get_submodule(f"layer{number}")(x)
-        return torch.mean(x, (2, 3))
+            features = self.get_submodule(f"layer{number}")(features)
+        return torch.mean(features[0], (2, 3))
