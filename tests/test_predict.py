@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import json
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -243,6 +244,9 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"predict {table_run} fine.npz --out no/p.csv", capsys, "there is no folder no")
     refuse(f"predict {table_run} fine.npz --out ./fine.npz", capsys, "is the data themselves; choose another file")
     refuse(f"export {table_run} --format onx --out m", capsys, "unknown format 'onx'; did you mean 'onnx'?")
+    refuse(f"export {table_run} --out m.pt2", capsys, "m.pt2 is the name of a file of --format torch, got onnx")
+    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "a file of --format onnx, got torch")
+    refuse(f"report {table_run} --out no/report.html", capsys, "there is no folder no for report.html; make it first")
 
 
 def test_a_frozen_run_is_what_it_was_when_it_is_loaded_again(folder, capsys):
@@ -290,10 +294,13 @@ def test_a_program_that_predicts_something_else_is_not_written(table_run, folder
     assert (folder / "m.pt2").read_text() == "old"
 
 
-def test_an_onnx_file_predicts_as_the_run(image_run, folder, capsys):
+def test_an_onnx_file_predicts_as_the_run(image_run, folder, capsys, caplog):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     found = answer(f"export {image_run} --out m.onnx", capsys)
+    assert not [
+        line for line in caplog.records if line.levelno >= logging.WARNING
+    ]  # torch would warn of libraries that are not there and not needed
     session = importlib.import_module("onnxruntime").InferenceSession(folder / "m.onnx")
     assert found["largest_difference"] < 1e-5
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == found["classes"]
