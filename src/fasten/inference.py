@@ -179,7 +179,9 @@ def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
         )
     for ours, theirs in zip(data.get("class_names", ()), task.class_names, strict=False):
         if ours != theirs:
-            raise ValueError(f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of its own")
+            raise ValueError(
+                f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of the same classes"
+            )
     if "shape" in data and tuple(data["shape"]) != task.shape:
         trained, came = ("×".join(map(str, shape)) for shape in (data["shape"], task.shape))
         raise ValueError(f"{folder} was trained on examples of {trained}; it does not take {task.name}, of {came}")
