@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -126,6 +127,23 @@ def test_predictions_are_those_of_the_weights_in_the_file(table_run, folder, cap
     np.testing.assert_allclose([float(line["p"]) for line in lines], wanted.max(1), atol=2e-5)
     counts = np.bincount(wanted.argmax(1), minlength=3).tolist()
     assert (summary["rows"], summary["predicted"]) == (50, dict(zip(NAMES, counts, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+def test_labels_of_rows_to_predict_are_not_looked_at(table_run, folder, capsys, kind):
+    """Nobody knows yet what new rows are: '?' is no class, and no reason to refuse them."""
+    x, _ = blobs(20, seed=1)
+    table = pd.DataFrame(x, columns=["f1", "f2", "f3", "f4"]).assign(
+        label="?", verified_label="no idea", picked="random"
+    )
+    if kind == "npz":
+        np.savez(folder / "new.npz", x=x, labels=np.full(20, "?"), verified=np.full(20, "no idea"))
+    else:
+        getattr(table, f"to_{kind}")(folder / f"new.{kind}", index=False)
+    answer(f"predict {table_run} new.{kind} --out p.csv", capsys)
+    wanted = [["'=sum", "b", "c"][best] for best in reference(table_run, x).argmax(1)]
+    assert [line["predicted"] for line in read_csv(folder / "p.csv")] == wanted
+    refuse(f"evaluate {table_run} new.{kind}", capsys, "unknown label")
 
 
 def test_rows_come_in_chunks_of_any_size(table_run, folder, monkeypatch):
