@@ -10,7 +10,7 @@ import torch
 from fasten.suggest import one_line
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def sentence(error: Exception) -> str:
