@@ -119,6 +119,7 @@ def test_a_known_data_set_can_be_audited_too(folder, capsys):
     pictures = json.loads((folder / "run/gallery.json").read_text())["pairs"][0]["items"]
     assert pictures[0]["image"].startswith("data:image/png;base64,")
     refuse("audit run --export csv --out new.csv", capsys, "not trained on data of your own")
+    refuse("audit run --min-precision 0.9", capsys, "not trained on data of your own", "no precision can be shown")
     rows = json.loads(said("audit run --next 5 --json", capsys))["rows"]
     assert sorted(row["picked"] for row in rows) == ["chosen"] * 5 + ["random"] * 5
 

@@ -338,7 +338,7 @@ def test_a_folder_that_cannot_be_made_is_refused(folder, capsys, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "mkdir", deny)
-    refuse(f"{TRAIN} --json", capsys, "Permission denied: run")
+    refuse(f"{TRAIN} --json", capsys, "Permission denied: run; change its permissions, or choose another place")
 
 
 def test_an_empty_folder_may_be_used(folder, capsys):
@@ -444,7 +444,7 @@ def test_data_of_another_kind_are_refused(copy, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("nowhere/page.html", ["nowhere/page.html"]),
+        ("nowhere/page.html", ["there is no folder nowhere for page.html", "make it first"]),
         (".", ["folder", "--out"]),
         ("run/log.jsonl/page.html", ["log.jsonl"]),
     ],

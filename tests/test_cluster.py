@@ -218,7 +218,7 @@ def test_a_cluster_is_named_with_what_belongs_to_it(monkeypatch):
     use(monkeypatch, FakeRay())
     assert read_cluster(None, None, 3) is None
     assert read_cluster("auto", 0.5) == Cluster("auto", 0.5)
-    with pytest.raises(ValueError, match="--gpus-per-run is for --ray"):
+    with pytest.raises(ValueError, match="--gpus-per-run is for --ray; leave it out, or name a cluster with --ray"):
         read_cluster(None, 0.5)
     with pytest.raises(ValueError, match="--jobs is for this machine"):
         read_cluster("auto", None, 2)

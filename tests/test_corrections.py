@@ -154,7 +154,8 @@ def test_so_many_further_right_ones_do_and_one_fewer_does_not():
 def test_rows_are_counted_as_rows_to_verify():
     """Of 300 verified rows 20 are held back and corrected: one of fifteen."""
     choice = threshold_for(np.full(20, 0.9), np.ones(20, bool), 0.9, num_verified=300)
-    assert choice.more_if_right == 9 * 15
+    assert choice.more_if_right == choice.more_as_seen == 9 * 15
+    assert choice.sentence.endswith("about 135 more if all further corrections are right")  # once, not twice
 
 
 def test_a_precision_seen_below_the_one_asked_for_promises_nothing():

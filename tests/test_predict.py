@@ -6,11 +6,13 @@ import csv
 import importlib
 import io
 import json
+import logging
 import shlex
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -125,6 +127,23 @@ def test_predictions_are_those_of_the_weights_in_the_file(table_run, folder, cap
     np.testing.assert_allclose([float(line["p"]) for line in lines], wanted.max(1), atol=2e-5)
     counts = np.bincount(wanted.argmax(1), minlength=3).tolist()
     assert (summary["rows"], summary["predicted"]) == (50, dict(zip(NAMES, counts, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
+def test_labels_of_rows_to_predict_are_not_looked_at(table_run, folder, capsys, kind):
+    """Nobody knows yet what new rows are: '?' is no class, and no reason to refuse them."""
+    x, _ = blobs(20, seed=1)
+    table = pd.DataFrame(x, columns=["f1", "f2", "f3", "f4"]).assign(
+        label="?", verified_label="no idea", picked="random"
+    )
+    if kind == "npz":
+        np.savez(folder / "new.npz", x=x, labels=np.full(20, "?"), verified=np.full(20, "no idea"))
+    else:
+        getattr(table, f"to_{kind}")(folder / f"new.{kind}", index=False)
+    answer(f"predict {table_run} new.{kind} --out p.csv", capsys)
+    wanted = [["'=sum", "b", "c"][best] for best in reference(table_run, x).argmax(1)]
+    assert [line["predicted"] for line in read_csv(folder / "p.csv")] == wanted
+    refuse(f"evaluate {table_run} new.{kind}", capsys, "unknown label")
 
 
 def test_rows_come_in_chunks_of_any_size(table_run, folder, monkeypatch):
@@ -243,6 +262,9 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"predict {table_run} fine.npz --out no/p.csv", capsys, "there is no folder no")
     refuse(f"predict {table_run} fine.npz --out ./fine.npz", capsys, "is the data themselves; choose another file")
     refuse(f"export {table_run} --format onx --out m", capsys, "unknown format 'onx'; did you mean 'onnx'?")
+    refuse(f"export {table_run} --out m.pt2", capsys, "m.pt2 is the name of a file of --format torch, got onnx")
+    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "a file of --format onnx, got torch")
+    refuse(f"report {table_run} --out no/report.html", capsys, "there is no folder no for report.html; make it first")
 
 
 def test_a_frozen_run_is_what_it_was_when_it_is_loaded_again(folder, capsys):
@@ -290,10 +312,13 @@ def test_a_program_that_predicts_something_else_is_not_written(table_run, folder
     assert (folder / "m.pt2").read_text() == "old"
 
 
-def test_an_onnx_file_predicts_as_the_run(image_run, folder, capsys):
+def test_an_onnx_file_predicts_as_the_run(image_run, folder, capsys, caplog):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     found = answer(f"export {image_run} --out m.onnx", capsys)
+    assert not [
+        line for line in caplog.records if line.levelno >= logging.WARNING
+    ]  # torch would warn of libraries that are not there and not needed
     session = importlib.import_module("onnxruntime").InferenceSession(folder / "m.onnx")
     assert found["largest_difference"] < 1e-5
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == found["classes"]

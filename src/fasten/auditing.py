@@ -24,6 +24,7 @@ from fasten.metrics import Floats
 from fasten.npy import read_npy, write_npy
 from fasten.records import SCHEMA, Record, environment, read_record, write_record
 from fasten.report import read_gallery, write_report
+from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 from fasten.suggest import one_line
 
@@ -179,6 +180,11 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     """
     record = found.record
     if not found.known.picked_random.any():
+        if record["run"].get("own") is None and record["run"].get("method") != AUDIT:
+            raise ValueError(
+                f"{found.folder} was not trained on data of your own, but on {record['run'].get('dataset')}: no row of "
+                "these can be verified, and without such rows no precision can be shown"
+            )
         raise ValueError(
             f"{found.folder} has no rows that were verified at random, and without them no precision can be shown; "
             f"{typed('audit', found.folder, '--next', 100)} names rows to verify"

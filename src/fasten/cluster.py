@@ -45,7 +45,7 @@ def read_cluster(address: str | None, gpus_per_run: float | None, jobs: int | No
     """As the command line gives it; None: this machine."""
     if address is None:
         if gpus_per_run is not None:
-            raise ValueError("--gpus-per-run is for --ray; on this machine --jobs says how many runs share a GPU")
+            raise ValueError("--gpus-per-run is for --ray; leave it out, or name a cluster with --ray")
         return None
     if jobs is not None:
         raise ValueError("--jobs is for this machine; with --ray, --gpus-per-run says how many runs share a GPU")

@@ -288,7 +288,7 @@ def _evidence(found: Mapping[str, Any]) -> str:
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     """A line for each stage of each method, then one for each method's whole run."""
-    print(f"{net} on {device}; ratio to plain cross-entropy on the same images")
+    print(f"{net} on {device}; ratio to naive-oversampling, which is plain cross-entropy on the same images")
     rows = []
     for t in lines:
         memory = "–" if t.peak_memory_bytes is None else f"{t.peak_memory_bytes / 2**30:.2f} GiB"

@@ -80,9 +80,11 @@ class ThresholdChoice:
     def _cure(self) -> str:
         if self.more_if_right is None:
             return "no number of verified rows would be enough: ask for a lower precision"
+        more = f"verify more rows at random: about {self.more_if_right} more if all further corrections are right"
+        if self.more_as_seen == self.more_if_right:
+            return more  # as all were so far
         rate = "no number would be enough" if self.more_as_seen is None else f"about {self.more_as_seen}"
-        more = f"about {self.more_if_right} more if all further corrections are right; at the rate so far {rate}"
-        return f"verify more rows at random: {more}"
+        return f"{more}; at the rate so far {rate}"
 
     def to_json(self) -> dict[str, Any]:
         tested = [{**asdict(cut), "low": cut.low} for cut in self.tested]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ TOLERANCE = 1e-4  # of a probability: kernels add up in other orders, and nothin
 ROWS = 64  # to compare
 BATCHES = (1, 2, 5)  # their sizes; what is left comes in one more
 CPU = torch.device("cpu")
+SUFFIXES = {".onnx": "onnx", ".pt2": "torch"}  # other names say nothing of the format
 
 
 class Classifier(nn.Module):
@@ -62,6 +65,9 @@ def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None
     """
     if form not in FORMATS:
         raise ValueError(f"unknown format {form!r}; {nearest(form, FORMATS)}")
+    meant = SUFFIXES.get(out.suffix.lower(), form)
+    if meant != form:
+        raise ValueError(f"{out.name} is the name of a file of --format {meant}, got {form}; change one of the two")
     record = read_finished(folder)
     task, about = blank_task(record), examples_of(record)
     method = load_method(folder, task).eval()
@@ -152,8 +158,7 @@ def _to_torch(program: Program, names: str) -> tuple[bytes, Predict]:
 def _to_onnx(program: Program, names: str) -> tuple[bytes, Predict]:
     runtime = _needed("onnxruntime")
     _needed("onnxscript")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the libraries among themselves
+    with _quiet():
         made = torch.onnx.export(
             program, dynamo=True, input_names=["examples"], output_names=["probabilities"], verbose=False
         )
@@ -162,6 +167,20 @@ def _to_onnx(program: Program, names: str) -> tuple[bytes, Predict]:
     content: bytes = made.model_proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return content, lambda x: np.asarray(session.run(["probabilities"], {"examples": x})[0])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the libraries warn of among themselves, such as a torchvision that nothing here needs."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 FORMATS: dict[str, Callable[[Program, str], tuple[bytes, Predict]]] = {"onnx": _to_onnx, "torch": _to_torch}

@@ -76,11 +76,11 @@ def load_new_task(record: Record, data: str, max_bad: int = Own.max_bad, root: P
     """Data to predict, all of a user's rows or the test rows of a known data set: they are the test rows of a task."""
     if not is_own(data):
         return load_test_task(record, data, root)
-    rows = read_new_rows(record, data, max_bad)
+    rows = read_new_rows(record, data, max_bad, labelled=False)
     return make_test_task(replace(rows, split=(None,) * len(rows)), examples_of(record))
 
 
-def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad) -> Rows:
+def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad, *, labelled: bool = True) -> Rows:
     """A user's own data, with the classes, the size and the features that the run knows.
 
     Where they are those that the run was trained on, they are read as they were then.
@@ -92,7 +92,7 @@ def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad) -> Rows
         data,
         replace(own, max_bad=max_bad),
         about["class_names"],
-        labelled=False,
+        labelled=labelled,
         shape=about["shape"],
         feature_names=features,
     )
@@ -179,7 +179,9 @@ def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
         )
     for ours, theirs in zip(data.get("class_names", ()), task.class_names, strict=False):
         if ours != theirs:
-            raise ValueError(f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of its own")
+            raise ValueError(
+                f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of the same classes"
+            )
     if "shape" in data and tuple(data["shape"]) != task.shape:
         trained, came = ("×".join(map(str, shape)) for shape in (data["shape"], task.shape))
         raise ValueError(f"{folder} was trained on examples of {trained}; it does not take {task.name}, of {came}")

@@ -122,7 +122,7 @@ def read_rows(
     """The rows of a folder, table or array file.
 
     `class_names`, `shape` and `feature_names` are those of a trained model, as its record's `data` has them; then rows
-    need a label only if `labelled`.
+    need no label, and unless `labelled` those of tables and arrays are not looked at.
     """
     place, how = Path(path), own.decoding(shape)
     if not place.exists():
@@ -139,12 +139,10 @@ def read_rows(
         )
     else:
         _check_one_file(path, own)
-        rows = _read_file(place, how, class_names, feature_names)
-        rows = rows if own.verified is None else _with_verdicts(rows, Path(own.verified), place)
+        rows = _read_file(place, how, class_names, feature_names, labelled)
+        rows = rows if own.verified is None or not labelled else _with_verdicts(rows, Path(own.verified), place)
         if own.size is not None and not isinstance(rows.x, ImageFiles):
             raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it out")
-    if class_names is not None and labelled:
-        _check_labelled(rows)
     if shape is not None:
         _check_shape(rows, tuple(shape))
     return rows
@@ -171,14 +169,17 @@ def _check_one_file(path: str, own: Own) -> None:
 
 
 def _read_file(
-    path: Path, how: Decoding, class_names: Sequence[str] | None, feature_names: Sequence[str] | None
+    path: Path,
+    how: Decoding,
+    class_names: Sequence[str] | None,
+    feature_names: Sequence[str] | None,
+    labelled: bool,
 ) -> Rows:
-    if path.is_dir():
-        return read_hub(path, how=how, class_names=class_names, feature_names=feature_names)
     if path.suffix.lower() == ARRAYS:
-        return read_npz(path, class_names=class_names)
-    if path.suffix.lower() in TABLES:
-        return read_table(path, how=how, class_names=class_names, feature_names=feature_names)
+        return read_npz(path, class_names=class_names, labelled=labelled)
+    if path.is_dir() or path.suffix.lower() in TABLES:
+        read = read_hub if path.is_dir() else read_table
+        return read(path, how=how, class_names=class_names, feature_names=feature_names, labelled=labelled)
     raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
 
 
@@ -187,15 +188,6 @@ def _with_verdicts(rows: Rows, verified: Path, path: Path) -> Rows:
     verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names, "random")
     columns = add_verdicts(rows.name, rows.columns, verdicts)
     return replace(rows, verified=columns.verified, picked=columns.picked)
-
-
-def _check_labelled(rows: Rows) -> None:
-    bare = np.flatnonzero(rows.judged_codes() < 0)
-    if len(bare):
-        raise ValueError(
-            f"{rows.name}: {len(bare)} of the {len(rows)} rows have no label that the model knows, first "
-            f"{rows.ids[bare[0]]!r}; give each one, or take them out"
-        )
 
 
 def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:

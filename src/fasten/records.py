@@ -131,6 +131,14 @@ def write_record(folder: Path, record: Record) -> None:
     write_text(folder / "record.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
+def _cure(folder: Path) -> str:
+    """Of a folder that holds several runs, how to go on with them all."""
+    for command in ("compare", "reproduce"):
+        if (folder / f"{command}.json").is_file():
+            return f"give one of the runs below it, or go on with all by the same `fasten {command}` as before"
+    return "give the folder that --out named"
+
+
 def read_record(folder: Path) -> Record:
     """The record of a run's folder, or of a file itself."""
     path = folder / "record.json" if folder.is_dir() else folder
@@ -138,7 +146,7 @@ def read_record(folder: Path) -> Record:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         missing = "there is no record.json in it" if folder.is_dir() else "it is not there"
-        raise ValueError(f"{folder} holds no run: {missing}; give the folder that --out named") from None
+        raise ValueError(f"{folder} holds no run: {missing}; {_cure(folder)}") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:

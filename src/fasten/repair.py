@@ -326,7 +326,11 @@ def _built_aside(out: Path) -> Iterator[Path]:
     """A folder that gets its name when all is in it; on failure nothing is left."""
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.parent / f".{uuid.uuid4().hex}.tmp"
-    aside.mkdir()
+    try:
+        aside.mkdir()
+    except OSError as error:
+        error.filename = os.fspath(out)  # the name that the caller knows
+        raise
     try:
         yield aside
         os.rename(aside, out)

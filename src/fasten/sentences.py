@@ -10,6 +10,7 @@ import torch
 from fasten.suggest import one_line
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def sentence(error: Exception) -> str:
@@ -20,7 +21,8 @@ def sentence(error: Exception) -> str:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in FULL_DISK:
             return f"no space left on the disk{where}; free some and run it again"
-        return f"{error.strerror}{where}"
+        cure = "; change its permissions, or choose another place" if error.errno in FORBIDDEN else ""
+        return f"{error.strerror}{where}{cure}"
     return one_line(error) or type(error).__name__
 
 

@@ -168,8 +168,7 @@ def report(
       fasten report runs/digits --out digits.html
     """
     path = out or dir / "report.html"
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; --out takes the name of the file to write")
+    _check_file(path)
     record = read_record(dir)
     write_report({**record, "epochs": record["epochs"] or epochs_so_far(dir)}, path, read_gallery(dir))
     print(json.dumps({"report": os.fspath(path)}) if as_json else path)

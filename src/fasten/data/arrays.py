@@ -31,8 +31,11 @@ KEYS = ("x", "picked", "ids", "class_names", "x_clean", "x_valid", "x_test", *LA
 DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file that is no .npz may raise
 
 
-def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None) -> Rows:
-    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may lack."""
+def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, labelled: bool = True) -> Rows:
+    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may lack.
+
+    They are not looked at unless `labelled`.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the arrays lie")
@@ -43,6 +46,8 @@ def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None 
     for key in ("x", "labels") if class_names is None else ("x",):
         if key not in arrays:
             raise ValueError(f"{path.name} has no array {key!r}, but {', '.join(arrays)}; save one under that name")
+    if not labelled:
+        arrays = {key: values for key, values in arrays.items() if key not in (*LABELS, "picked")}
     names = label_texts(arrays.pop("class_names"), f"{path.name}: class_names") if "class_names" in arrays else None
     if names is not None:
         arrays |= {key: _named(f"{path.name}: {key}", arrays[key], names) for key in LABELS if key in arrays}

@@ -332,5 +332,9 @@ class _Finder:
         known, last = list(self.rows), posixpath.basename(name)
         near = [known[place] for place in self.last.get(last, [])[:2]]
         near = near or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "write its path as in cat/1.jpg"
+        meant = f"did you mean {' or '.join(map(repr, near))}?" if near else None
+        if posixpath.splitext(known[0])[1].lower() not in SUFFIXES:
+            hint = meant or f"write ids as the data have them, such as {known[0]!r}"
+            raise ValueError(f"{where}: no row has the id {name[:SHOWN]!r}; {hint}")
+        hint = meant or "write its path as in cat/1.jpg"
         raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fasten.data.decoding import Decoding, Encoded, Inside
 from fasten.data.rows import Rows, make_image_rows
-from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow
+from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, without_labels
 from fasten.suggest import one_line
 
 IMAGE = "image"
@@ -39,10 +39,12 @@ def read_hub(
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
+    labelled: bool = True,
 ) -> Rows:
     """The rows of such a folder, images or features; the arguments are those of `read_table`."""
     folder = Path(path)
     name, table = folder.name, _load(folder)
+    table = table if labelled else without_labels(table)
     if IMAGE not in table.column_names:
         return rows_from_arrow(name, table, folder, how or Decoding(), class_names, feature_names)
     images, others = table[IMAGE], table.drop_columns([IMAGE])

@@ -230,7 +230,7 @@ def check_columns(name: str, columns: Columns) -> None:
     """There are rows, all columns have one entry for each, and every row has an id of its own."""
     total = len(columns.ids)
     if not total:
-        raise ValueError(f"{name} holds no rows; give some of two classes or more")
+        raise ValueError(f"{name} holds no rows; give some")
     for key, column in vars(columns).items():
         if len(column) != total:
             raise ValueError(f"{name}: {key} has {len(column)} entries for {total} rows; give one for each row")

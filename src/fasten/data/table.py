@@ -44,11 +44,12 @@ def read_table(
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
+    labelled: bool = True,
 ) -> Rows:
     """The rows of a CSV or Parquet file, images or features.
 
     `class_names` and `feature_names` are those of a trained model: then labels may lack, and features come in the
-    model's order.
+    model's order. Labels are not looked at unless `labelled`.
     """
     path = Path(path)
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".parquet": _read_parquet, ".pq": _read_parquet}
@@ -57,6 +58,7 @@ def read_table(
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the table lies")
     table, unused = readers[path.suffix.lower()](path, class_names is None, feature_names)
+    table = table if labelled else without_labels(table)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
     return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, feature_names, notes)
 
@@ -73,7 +75,7 @@ def rows_from_arrow(
     """The rows of an Arrow table, whose images lie in `folder`."""
     check_names(name, table.column_names, class_names is None)
     if not table.num_rows:
-        raise ValueError(f"{name} holds no rows; give some of two classes or more")
+        raise ValueError(f"{name} holds no rows; give some")
     if any(column in table.column_names for column in IMAGES):
         return _image_rows(name, table, folder, how, class_names, notes)
     columns = columns_from_arrow(name, table, [str(row) for row in range(table.num_rows)])
@@ -83,6 +85,14 @@ def rows_from_arrow(
         names = list(feature_names)
     x = _features(name, table, names)
     return compare_test_rows(make_rows(name, columns, x, class_names, notes, names))
+
+
+def without_labels(table: pa.Table) -> pa.Table:
+    """Blanks in their place, so that no column's name is taken for a slip of the pen."""
+    for place, column in enumerate(table.column_names):
+        if column in ("label", "verified_label", "picked"):
+            table = table.set_column(place, column, pa.nulls(table.num_rows, pa.string()))
+    return table
 
 
 def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
