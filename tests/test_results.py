@@ -31,6 +31,10 @@ def test_the_page_is_what_the_records_make():
     assert make_page.page() == PAGE, "make it anew: python results/make_page.py"
 
 
+def test_the_tables_of_the_readme_are_what_the_records_make():
+    assert make_page.readme() == (ROOT / "README.md").read_text(encoding="utf-8"), "python results/make_page.py"
+
+
 def test_its_drawings_are_of_these_records():
     shown = {outcome.experiment.name: outcome for outcome in make_page.outcomes() if make_page.shows_drawing(outcome)}
     assert set(re.findall(r"\]\(([\w-]+)\.svg\)", PAGE)) == set(shown)

@@ -121,7 +121,7 @@ def _panels(items: Iterable[T], panel: Callable[[T], str]) -> dict[str, list[T]]
 
 def _cell_block(panel: str, results: Sequence[Result]) -> Block:
     compared = any(result.cell.paper is not None for result in results)
-    places = {(paper_name(result.cell.row), _column(result)): _entry(result, compared) for result in results}
+    places = {(paper_name(result.cell.row), _column(result)): entry(result, compared) for result in results}
     if len(places) < len(results):
         raise ValueError(f"two cells of {panel or 'a table'} have the same row and column; name them apart")
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
@@ -140,7 +140,7 @@ def _column(result: Result) -> str:
     return paper_name(result.cell.column) or ("" if x is None else f"{x:g}")
 
 
-def _entry(result: Result, compared: bool) -> Entry:
+def entry(result: Result, compared: bool = True) -> Entry:
     """Ours, the paper's, the status; ours alone where the paper has no numbers at all."""
     cell, n = result.cell, len(result.values)
     ours = _number(result.mean, result.ci95, cell.measure) + (f" ({n})" if n and not cell.bench else "")
