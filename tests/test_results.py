@@ -203,3 +203,32 @@ def test_the_readme_quotes_the_records():
         assert cells[3].startswith(f"{ours:.1%}")
         assert cells[4] == f"{sum(alone) / len(alone):.1%}"
         assert cells[5] == str(len(found))
+
+
+def test_the_page_of_methods_quotes_the_records():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Where ours is better")[2]
+    glc, mloc, plain = (
+        json.loads((ROOT / "results" / "cifar10" / f"{method}-symmetric-0.8-seed1.json").read_text())
+        for method in ("glc", "mloc", "cross-entropy")
+    )
+
+    def test_accuracy(record, epoch):
+        return f"{100 * record['epochs'][epoch - 1]['test_accuracy']:.2f}"
+
+    first = max(range(1, 76), key=lambda epoch: glc["epochs"][epoch - 1]["valid_accuracy"])
+    selected, chosen = glc["result"]["best_epoch"], mloc["result"]["best_epoch"]
+    rates = [f"{glc['epochs'][epoch - 1]['learning_rate']:.3f}" for epoch in (selected - 20, selected)]
+    about_glc, about_mloc = page.partition("- **MLoC**")[::2]
+    for number in (
+        *(test_accuracy(glc, epoch) for epoch in (first, selected - 20, selected)),
+        *(test_accuracy(plain, 70), *rates),
+        *(f"{value:.3f}" for value in (glc["epochs"][-1]["t_diagonal"], glc["evaluation"]["transition"]["true"][0][0])),
+    ):
+        assert number in about_glc
+    for number in (
+        *(test_accuracy(mloc, epoch) for epoch in (75, 76, chosen, 150)),
+        *(test_accuracy(plain, epoch) for epoch in (49, 50)),
+        *(f"epoch {chosen}", f"{mloc['epochs'][75]['t_diagonal']:.3f}"),
+        *(f"{record['evaluation']['relabel']['nll']:.3f}" for record in (mloc, plain)),
+    ):
+        assert number in about_mloc

@@ -1,4 +1,4 @@
-"""Appendix: accuracy on CIFAR-10N and CIFAR-100N, whose labels people gave."""
+"""Table 6 (appendix): accuracy on CIFAR-10N and CIFAR-100N, whose labels people gave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appendix: how many clean rows are needed."""
+"""Table 11 (appendix): how many clean rows are needed."""
 
 from __future__ import annotations
 

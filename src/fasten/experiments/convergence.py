@@ -25,10 +25,11 @@ def convergence(setting: Setting) -> Experiment:
         "Pearson's χ² between T and its estimate, update by update",
         "figure",
         curves=tuple(curves),
-        about="The paper states neither data set nor normalisation, and prints no numbers: compare the shapes, not the "
-        "heights. Here: CIFAR-10, symmetric 80%, and χ² = 1/N Σ (T̂ − T)² / T. Updates count from the first that has a "
-        "T̂, after GLC's first network and MLoC's warm-up; ours are means over ten updates at the paper's scale, "
-        "under the number of the last. The paper's FasTEN line is the median of 500 updates, from the authors' poster.",
+        about="The paper states neither data set, λ nor normalisation, and prints no numbers: compare the shapes, not "
+        "the heights. Here: CIFAR-10, symmetric 80%, λ = 0.5, and χ² = 1/N Σ (T̂ − T)² / T. Updates count from the "
+        "first that has a T̂, after GLC's first network and MLoC's warm-up; ours are means over ten updates at the "
+        "paper's scale, under the number of the last. The paper's FasTEN line is the median of 500 updates, from the "
+        "authors' poster.",
         x="update",
         y="χ²",
     )

@@ -1,4 +1,4 @@
-"""Appendix, figure: what label correction is worth, by the level of the noise."""
+"""Figure 5 (appendix): what label correction is worth, by the level of the noise."""
 
 from __future__ import annotations
 

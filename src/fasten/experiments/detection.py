@@ -1,4 +1,4 @@
-"""Appendix: how well wrong labels are detected."""
+"""Table 10 (appendix): how well wrong labels are detected."""
 
 from __future__ import annotations
 
@@ -24,5 +24,6 @@ def detection(setting: Setting) -> Experiment:
         about="Suspect is a row whose given label the classifier finds improbable. -meta: by what the method itself "
         "says, that is L2RW's weights, Deep kNN's filter, MLaC's correction network at the selected epoch; weights "
         "are those of a row's last visit. Chance gives an AUROC of 0.5 and an AUPRC of 0.72. The paper's text also "
-        "promises the weights of MW-Net and MSLC, its table does not have them.",
+        "promises the weights of MW-Net and MSLC, its table does not have them. λ of FasTEN is not stated: 0.5 "
+        "is taken.",
     )

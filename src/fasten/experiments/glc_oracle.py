@@ -1,4 +1,4 @@
-"""Appendix: GLC and FasTEN with the true T."""
+"""Table 8 (appendix): GLC and FasTEN with the true T."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appendix: K, the clean rows per class in a batch."""
+"""Table 12 (appendix): K, the clean rows per class in a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appendix: λ, the weight of the noisy head's loss."""
+"""Table 13 (appendix): λ, the weight of the noisy head's loss."""
 
 from __future__ import annotations
 

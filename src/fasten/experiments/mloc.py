@@ -1,4 +1,4 @@
-"""Appendix: MLoC and FasTEN without label correction."""
+"""Table 9 (appendix): MLoC and FasTEN without label correction."""
 
 from __future__ import annotations
 

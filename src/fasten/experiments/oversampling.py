@@ -1,4 +1,4 @@
-"""Appendix: is it only that clean rows are seen more often?"""
+"""Table 7 (appendix): is it only that clean rows are seen more often?"""
 
 from __future__ import annotations
 

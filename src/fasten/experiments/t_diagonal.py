@@ -33,7 +33,8 @@ def t_diagonal(setting: Setting) -> Experiment:
         "figure",
         curves=tuple(curves),
         about="True: the current labels, corrected ones included, counted against the hidden truth. Estimated: T̂, the "
-        "mean over the updates of an epoch. The paper prints no numbers; its lines are read off the authors' poster.",
+        "mean over the updates of an epoch. The paper prints no numbers; its lines are read off the authors' poster. λ "
+        "is not stated: 0.5 is taken.",
         x="epoch",
         y="mean of the diagonal",
     )

@@ -1,4 +1,4 @@
-"""Appendix, figure: ρ, how sure the classifier must be before a label is corrected."""
+"""Figure 6 (appendix): ρ, how sure the classifier must be before a label is corrected."""
 
 from __future__ import annotations
 

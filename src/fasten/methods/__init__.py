@@ -28,7 +28,7 @@ FASTEN_EPOCHS = 70
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs (of all stages) and milestones where FasTEN has 70, as the paper's appendix gives them."""
+    """Epochs (of all stages) and milestones where FasTEN has 70, as the FasTEN paper's appendix gives them."""
 
     epochs: int
     milestones: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ METHODS: dict[str, Entry] = {
         "transition matrix",
         "T̂ from a first network's predictions on clean rows, then a second one trained through it",
         stages=2,
-        schedule=Schedule(150),
+        schedule=Schedule(150),  # its authors': the FasTEN paper gives none
     ),
     "glc-oracle": Entry(
         GLC,
@@ -123,7 +123,7 @@ METHODS: dict[str, Entry] = {
         stages=2,
         networks=3,
         backprops=3,
-        schedule=Schedule(120, (81, 101)),
+        schedule=Schedule(120, (81, 101)),  # 80 of warm-up; then 20 at a tenth of the rate and 20 at a hundredth
     ),
     "mslc-no-lc": Entry(
         MSLC,

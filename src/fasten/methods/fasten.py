@@ -6,9 +6,9 @@ class-balanced clean batch, gives the transition matrix T̂ of the labels as the
 through T̂, so that it stays skeptical of labels that it corrected itself; confident predictions replace labels for the
 next epoch. One forward and one back-propagation in all.
 
-Letters: f is the clean head's softmax, f̄ the noisy head's, d and d̄ the clean and the noisy batch, ȳ the current
-labels, ȳ* the labels as given, K the clean rows per class, ρ `threshold`, λ `noisy_weight`, q `perturbation`.
-Where paper and authors' code differ, this follows the code: losses are means, T̂ carries no gradient, ρ = 0.8.
+Letters: f is the clean head's softmax (p in the code), f̄ the noisy head's, d and d̄ the clean and the noisy batch, ȳ
+the current labels (y in the code), ȳ* the labels as given, K the clean rows per class, ρ `threshold`, λ `noisy_weight`,
+q `perturbation`. Equations are numbered as in the paper. Where it and the authors' code differ, this follows the code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasten.contract import Batch, Draw, NormMode, Recipe, Stage
+from fasten.contract import Batch, Draw, Examples, NormMode, Recipe, Stage
 from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
@@ -80,12 +80,12 @@ class FasTEN(nn.Module):
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy, clean = batch["noisy"], batch["clean"]
         y = self.labels[noisy.index].long()  # ȳ, as the previous visit left it
-        (clean_n, noisy_n), (clean_c, noisy_c) = self.net.each([noisy.x, clean.x], self.norm)  # logits, (B, N) each
+        # Logits (B, N) of the clean and of the noisy head: on d̄ (_n) and on d (_c).
+        (clean_n, noisy_n), (clean_c, noisy_c) = self.net.each([noisy.x, clean.x], self.norm)
         p = clean_n.softmax(1)
 
         # Eq. (2). Differs: the paper does not say whether a gradient flows through T̂; the code detaches it.
         T = estimate_transition(noisy_c.detach().softmax(1), clean.y, self.num_classes, clean.weight, shared=True)
-        covered = total(torch.zeros_like(T[0]).index_add(0, clean.y, clean.weight.to(T.dtype))) > 0  # by a clean row
         nll = torch.cat(
             [
                 corrected_nll(p, T if self.oracle is None else self.oracle, y),
@@ -97,12 +97,17 @@ class FasTEN(nn.Module):
         noisy_loss = weighted_mean(F.cross_entropy(noisy_n, y, reduction="none"), noisy.weight)  # Eq. (5)
         yield self.net, clean_loss + self.noisy_weight * noisy_loss  # Eq. (6)
 
-        # Eq. (7): back to the label as given, not to the last correction, where the head is not confident.
+        # Eq. (7): back to the label as given, not to the last correction, where the head is not confident. Differs: a
+        # sentence of the paper's appendix corrects at an epoch's end; its algorithm and the code do so in each update.
         new = correct_labels(p.detach(), noisy.y, self.threshold)
         new = self._perturb(new, p.detach(), noisy.coin)
-        new = torch.where(covered[noisy.y], new, noisy.y)
+        new = torch.where(self._covered(clean)[noisy.y], new, noisy.y)
         remember(self.labels, noisy, new)
         self.transition.copy_(T)
+
+    def _covered(self, clean: Examples) -> Tensor:
+        """Which classes have a clean row, (N,). T̂ says nothing of the others: rows given as them keep that label."""
+        return total(clean.weight.new_zeros(self.num_classes).index_add(0, clean.y, clean.weight)) > 0
 
     def _perturb(self, labels: Tensor, p: Tensor, coin: Tensor) -> Tensor:
         """Replace each corrected label by a uniform one with probability q."""

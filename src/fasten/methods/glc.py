@@ -5,9 +5,9 @@ of class i, on average, is row i of T̂. A second one, from the same initial wei
 together: noisy rows through T̂, clean rows as they are. With the true T there is no first network (`oracle`).
 
 Letters: f is the softmax of the network, T̂ the estimate, ȳ a given label, y a verified one. As in the authors' code:
-Nesterov's momentum, which goes on from the first stage to the second, and half a cosine of the rate per stage
-(milestones do not apply). The FasTEN paper is silent on the length; half of the epochs go to each stage, or all of them
-to the second where it is the only one.
+Nesterov's momentum, which goes on from the first stage to the second, half a cosine of the rate per stage (milestones
+do not apply), and 75 epochs a stage: the FasTEN paper states neither schedule nor length. Half of a run's epochs go to
+each stage, or all of them to the second where it is the only one.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ loss of a clean batch; rows that would raise it weigh nothing. The weights live 
 behind them. They are found by looking ahead: the derivative of the clean loss after a virtual step by the weights of
 that step, at zero.
 
-Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real one. The decay
-of weights belongs to the optimiser here, not to the three losses as in the authors' graph; it has no momentum
-(docs/methods.md says how that was chosen).
+Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real one. Differs:
+the decay of weights belongs to the optimiser here, not to the three losses as in the authors' graph; and there is no
+momentum (docs/methods.md says how that was chosen).
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class L2RW(nn.Module):
             route=self.route,
         )
         (slope,) = torch.autograd.grad(ahead.loss, epsilon, retain_graph=True)  # the real step goes the same graph
-        u = noisy.weight * torch.relu(-slope)  # Eq. (7)
+        u = noisy.weight * torch.relu(-slope)  # max(−∂L_meta/∂ε, 0) at ε = 0
         fall = total(u.sum())
-        w = u / torch.where(fall > 0, fall, 1)  # Eq. (8): all of them zero where no row helps
+        w = u / torch.where(fall > 0, fall, 1)  # w = u / Σ u; all of them zero where no row helps
         yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
         remember(self.weights, noisy, w * total(noisy.weight.sum()))
 

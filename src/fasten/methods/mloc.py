@@ -4,12 +4,12 @@ Wang, Hu, Hu, CVPR 2020. T is a meta variable: the network takes a virtual step 
 clean loss from there is differentiated by T, and T moves along; then the real step, corrected by the new T. A warm-up
 with plain cross-entropy comes first.
 
-Letters: f is the softmax of the network, z its logits, G the gradient of the clean loss by T, ȳ the given label. The
-authors' code and their paper differ, and the FasTEN paper speaks of a strong prior and of clipping that neither has.
-The defaults are a reconstruction from all three: T persists, starts near the identity (`prior`), corrects probabilities
-and keeps its rows normal. G is clipped hard: FasTEN's figure has T move very slowly, and left alone it runs past the
-true one. The virtual step is by the mean loss, at 0.1: on 100 rows the code's 1e-3 on a sum. The real one is by the
-sum, as in the code: at FasTEN's rate of 1e-4 a mean would hardly move the network.
+Letters: f is the softmax of the network, z its logits, θ its weights, α `virtual_rate`, G the gradient of the clean
+loss by T, ȳ the given label. The authors' code and their paper differ, and the FasTEN paper speaks of a strong prior
+and of clipping that neither has. The defaults are a reconstruction from all three: T persists, starts near the identity
+(`prior`), corrects probabilities and keeps its rows normal. G is clipped hard: FasTEN's figure has T move very slowly,
+and left alone it runs past the true one. The virtual step is by the mean loss, at 0.1: on 100 rows the code's 1e-3 on a
+sum. The real one is by the sum, as in the code: FasTEN's rate of 1e-4 would be a hundred times slower on a mean.
 
 The authors' code, on batches of 64 (the virtual rate grows with the batch) and all of 500 clean rows: `--set
 persistent=false --set on=logits --set normalise=columns --set clip=none --set virtual_rate=0.064 --set batch_size=64
@@ -106,6 +106,7 @@ class MLoC(nn.Module):
         def inner(outputs: Outputs) -> Tensor:
             return weighted_mean(self._nll(outputs, T, noisy.y), noisy.weight)
 
+        # θ′(T) = θ − α ∇ mean −log (Tᵀf)[ȳ], the clean loss L_meta(θ′) from there, and G = ∂L_meta(θ′)/∂T.
         rate = self.transition.new_full((), self.virtual_rate)
         ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)
         (G,) = torch.autograd.grad(ahead.loss, T, retain_graph=True)  # the real step goes the same graph

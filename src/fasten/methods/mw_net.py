@@ -4,6 +4,7 @@ Shu, Xie, Yi, Zhao, Zhou, Xu, Meng, NeurIPS 2019. A tiny network V maps a row's 
 with the classifier: a virtual step by weighted losses, the clean loss from there, one step of V along its gradient;
 then the real step with the weights of the new V.
 
+Letters: θ are the classifier's weights, ω those of V, ℓ a row's loss, α and β the rates of θ and ω.
 Follows the authors' later script: weights are not normalised, V is trained by Adam, the virtual rate is the real one.
 Their first script is `normalise=true meta_optim=sgd nesterov=true`. Differs from both: the clean set is the run's own,
 and no clean row is among the noisy ones.
@@ -80,14 +81,15 @@ class MWNet(nn.Module):
             losses = nll(outputs)
             return weighted_mean(self._weigh(losses.detach(), noisy.weight) * losses, noisy.weight)
 
+        # θ′(ω) = θ − α ∇ mean V(ℓ; ω) ℓ, and L_meta(θ′), the loss of the clean rows from there.
         rate = batch.rates[self.net]
-        ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)  # Eq. (4)
-        yield self.weigher, ahead.loss  # Eq. (5)
+        ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)
+        yield self.weigher, ahead.loss  # ω ← ω − β ∂L_meta(θ′)/∂ω
 
         losses = nll(ahead.outputs)
         with torch.no_grad():
-            w = self._weigh(losses, noisy.weight)  # by the new V
-        yield self.net, weighted_mean(w * losses, noisy.weight)  # Eq. (6)
+            w = self._weigh(losses, noisy.weight)  # by the new ω
+        yield self.net, weighted_mean(w * losses, noisy.weight)  # θ ← θ − α ∇ mean V(ℓ; ω) ℓ
         remember(self.weights, noisy, w)
 
     def _weigh(self, losses: Tensor, weight: Tensor) -> Tensor:
