@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
-from fasten.evidence import Evidence, counted_posterior, gather
+from fasten.evidence import Evidence, count_transition, gather
 from fasten.metrics import Floats
 
 Bools = NDArray[np.bool_]
@@ -144,7 +144,7 @@ def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
     more; a class without any keeps the model's.
     """
     rows = known.picked_random & ~known.held & (known.given >= 0)
-    counts = counted_posterior(known.verified[rows], known.given[rows], len(T)).counts
+    counts = count_transition(known.verified[rows], known.given[rows], len(T)).counts
     return np.asarray((counts + MODEL_ROWS * T) / (counts.sum(1, keepdims=True) + MODEL_ROWS))
 
 
