@@ -135,6 +135,23 @@ def test_a_precision_is_kept_by_the_very_corrections_that_it_was_tested_with():
     assert (found.calibrated(known.given).suggested != find(learnt, known, 3).calibrated(known.given).suggested).any()
 
 
+@pytest.mark.parametrize("min_precision", [None, 0.6])
+def test_labels_of_a_class_that_no_model_was_shown_are_kept_and_the_evidence_is_of_the_others(min_precision):
+    probs, known, _ = run_of()
+    found = find(probs, known, 3, min_precision, kept=[1])
+    table = found.table(known, NAMES).set_index("row").sort_index()
+    changed = (table["corrected"] != table["given"]).to_numpy() & ~known.trained
+    kept = (known.given == 1) & ~known.trained
+    assert changed[~kept].any()
+    assert not changed[kept].any()
+    assert (table["p_wrong"][kept] > 0.5).any(), "they may look wrong, and can be reviewed"
+    assert found.evidence is not None
+    assert 0 < found.evidence.corrections.precision.n <= (known.held & (known.given != 1)).sum()
+    judged, plain = found.judged, find(probs, known, 3, min_precision).judged
+    np.testing.assert_array_equal(judged.p_wrong, plain.p_wrong)
+    np.testing.assert_array_equal(judged.suggested[known.given != 1], plain.suggested[known.given != 1])
+
+
 def with_threshold(known: Known, p_wrong: list[float], threshold: float | None) -> Findings:
     n = len(p_wrong)
     judged = audit.judge(np.array([[1 - p, p, 0] for p in p_wrong]), known.given)

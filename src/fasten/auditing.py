@@ -190,7 +190,8 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
             f"{typed('audit', found.folder, '--next', 100)} names rows to verify"
         )
     seed = int(record["run"].get("seed") or 0)
-    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed)
+    kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
+    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
     assert now.evidence is not None
     assert now.evidence.threshold is not None
     before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}

@@ -108,8 +108,17 @@ class Findings:
         return MISTAKEN.format(k=right.k, n=right.n) if right and 2 * right.k < right.n else None
 
 
-def find(probs: Floats, known: Known, num_classes: int, min_precision: float | None = None, seed: int = 0) -> Findings:
+def find(
+    probs: Floats,
+    known: Known,
+    num_classes: int,
+    min_precision: float | None = None,
+    seed: int = 0,
+    kept: Sequence[int] = (),
+) -> Findings:
     """All of it from p(y | x), (n, N), and what is known of the same rows, each of which has a given label.
+
+    Labels of the classes `kept` are not corrected, however wrong they look to a model that does not know these.
 
     >>> known = Known(("a", "b", "c"), np.array([0, 1, 1]), np.full(3, -1), *np.zeros((2, 3), bool))
     >>> found = find(np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]]), known, 2)
@@ -120,7 +129,7 @@ def find(probs: Floats, known: Known, num_classes: int, min_precision: float | N
     T = audit.given_transition(probs, given, num_classes)
     if random.any():
         T = counted_onto(T, known)
-    judged = audit.judge_examples(probs, T, given)
+    judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
     if not random.any() and min_precision is None:
         return Findings(T, judged, None)
     evidence = gather(

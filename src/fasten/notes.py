@@ -48,19 +48,19 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
     """What the run does where a class has few clean rows, or none."""
+    none = ", ".join(task.class_names[c] for c in task.unseen_classes)
+    kept = [f"no clean rows in {none}: such labels are kept, since no row shows what belongs there"] if none else []
+    return [*_few(task, plan), *kept]
+
+
+def _few(task: Task, plan: list[Stage]) -> list[str]:
     balanced = [draw for stage in plan for draw in stage.draws.values() if draw.how == "balanced"]
     if not balanced:
         return []
     per_class = max(draw.size for draw in balanced) // task.num_classes
     count = np.bincount(task.clean, minlength=task.num_classes)
     few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
-    none = [name for name, n in zip(task.class_names, count, strict=True) if n == 0]
-    notes = []
-    if few:
-        notes.append(f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement")
-    if none:
-        notes.append(f"no clean rows in {', '.join(none)}: the row of T is the identity's, and labels are kept")
-    return notes
+    return [f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement"] if few else []
 
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
