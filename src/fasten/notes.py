@@ -76,8 +76,8 @@ def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
 
 def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.float64]) -> list[str]:
     """What looks wrong at the selected epoch, from its row, its p(y | x) of the rows and the T of the given labels."""
-    num_predicted = best["predicted_classes"] or len(np.unique(probs.argmax(1)))
-    found = [f"at the selected epoch {text}" for text in epoch_warnings({**best, "predicted_classes": num_predicted})]
+    row = {**best, "predicted_classes": len(np.unique(probs.argmax(1)))}  # of all rows, not of a few that validate
+    found = [f"at the selected epoch {text}" for text in epoch_warnings(row)]
     smallest = smallest_singular(T)
     if smallest is not None and smallest < NEARLY_SINGULAR:
         found.append(_singular("T of the given labels", smallest))
