@@ -18,7 +18,7 @@ from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
 from fasten.seeds import numpy_stream
-from fasten.statistics import LEVEL, proportion
+from fasten.statistics import LEVEL, Proportion, proportion
 
 Bools = NDArray[np.bool_]
 
@@ -33,6 +33,15 @@ NUM_OTHERS = 3  # of the probabilities of other classes, highest first
 FOLDS = 10
 RIDGE = 1.0  # of features with unit variance
 ROUNDING = 1e-12  # sums in another order
+
+MISTAKEN = (
+    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
+    "fewer with --min-precision"
+)
+UNJUDGED = (
+    "nothing shows how right the corrections are: {changed} labels are changed, and none of the {held} held-back rows "
+    "is among them; look at some before you use a repaired copy, or verify more rows at random"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +108,23 @@ class Evidence:
     corrections: Corrections
     threshold: ThresholdChoice | None = None
     dependence: InstanceDependence | None = None
+    num_changed: int = 0  # labels that are corrected, of rows whose verdict training has not seen
+
+    @property
+    def wrong(self) -> Proportion:
+        """Of the labels of the random rows, those that are wrong: what is known of all labels without any model."""
+        counts = self.transition.counts
+        return proportion(int(counts.sum() - counts.trace()), self.num_random)
+
+    @property
+    def doubt(self) -> str | None:
+        """A sentence where corrections do more harm than good as far as held-back rows tell, or where none tells."""
+        right = self.corrections.precision
+        if self.threshold is not None:
+            return None
+        if self.num_changed and not right.n:
+            return UNJUDGED.format(changed=self.num_changed, held=self.num_held)
+        return MISTAKEN.format(k=right.k, n=right.n) if 2 * right.k < right.n else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, lists for arrays; None where something was not asked for or cannot be said."""
@@ -106,6 +132,9 @@ class Evidence:
         return {
             "num_random": self.num_random,
             "num_held": self.num_held,
+            "num_changed": self.num_changed,
+            "wrong": asdict(self.wrong),
+            "doubt": self.doubt,
             "transition": self.transition.to_json(),
             "calibration": asdict(self.calibration),
             "corrections": asdict(self.corrections),

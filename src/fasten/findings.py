@@ -6,7 +6,7 @@ The same for a run that has just trained and for one whose probabilities lie on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,6 @@ MODEL_ROWS = 50
 IMPLAUSIBLE = (
     "{share:.0%} of the labels count as wrong, and no row verified at random says whether they are: the model may have "
     "learnt too little, so look at some before you use its corrections"
-)
-MISTAKEN = (
-    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer with --min-precision"
 )
 
 
@@ -78,6 +74,11 @@ class Findings:
         p_suggested = np.where(changed, found.p_other, 1 - found.p_wrong)
         return found._replace(suggested=self.judged.suggested, p_suggested=p_suggested)
 
+    def corrected(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels after repair, by the model alone."""
+        found = self.calibrated(given)
+        return np.where(self._is_issue(found.p_wrong), found.suggested, given)
+
     def _is_issue(self, calibrated: Floats) -> Bools:
         choice = self.evidence.threshold if self.evidence else None
         if choice is None:
@@ -96,16 +97,10 @@ class Findings:
         uncalibrated = found.calibration.uncalibrated
         notes = [
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
-            found.threshold.sentence if found.threshold else self.mistaken,
+            found.threshold.sentence if found.threshold else found.doubt,
             found.dependence.warning if found.dependence else None,
         ]
         return [note for note in notes if note]
-
-    @property
-    def mistaken(self) -> str | None:
-        """A sentence where corrections do more harm than good, as far as held-back rows tell."""
-        right = self.evidence.corrections.precision if self.evidence else None
-        return MISTAKEN.format(k=right.k, n=right.n) if right and 2 * right.k < right.n else None
 
 
 def find(
@@ -143,7 +138,9 @@ def find(
         probs,
         seed,
     )
-    return Findings(T, judged, evidence)
+    found = Findings(T, judged, evidence)
+    num_changed = int((found.corrected(given) != given)[~known.trained].sum())
+    return replace(found, evidence=replace(evidence, num_changed=num_changed))
 
 
 def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
