@@ -134,6 +134,40 @@ def greedy(post, given, rows, transition, n):
     return chosen
 
 
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_random_sample_is_hardly_ever_called_another_one(ties):
+    """Many ties are what a model has that has learnt all labels by heart."""
+    rng, warned = np.random.default_rng(0), 0
+    for _ in range(300):
+        given, score = rng.integers(5, size=600), rng.random(600)
+        score = np.where(rng.random(600) < 0.98, 0.0, score) if ties else score + given
+        held = np.isin(np.arange(600), rng.permutation(600)[:30])
+        warned += evidence.compare_sample(score, given, held, ~held).warning is not None
+    assert warned <= 3
+
+
+@pytest.mark.parametrize(("sign", "word"), [(1, "less"), (-1, "more")])
+def test_rows_picked_by_how_they_look_are_told_from_a_random_sample(sign, word):
+    rng = np.random.default_rng(0)
+    given, score = rng.integers(5, size=600), rng.random(600)
+    order = np.argsort(sign * (score + 0.3 * rng.standard_normal(600)), kind="stable")
+    held = np.isin(np.arange(600), order[:60])
+    others = ~held & (np.arange(600) % 7 > 0)
+    found = evidence.compare_sample(score, given, held, others)
+    ranks = [
+        np.mean(
+            [
+                (score[o] < score[h]) + (score[o] == score[h]) / 2
+                for o in np.flatnonzero((held | others) & (given == given[h]))
+            ]
+        )
+        for h in np.flatnonzero(held)
+    ]
+    assert (found.n, found.rank) == (60, pytest.approx(np.mean(ranks)))
+    assert f"their labels look {word} wrong" in found.warning
+    assert evidence.compare_sample(score, given, given < 0, others) is None
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
     monkeypatch.setattr(evidence, "CHUNK", 7)

@@ -172,6 +172,7 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
         "doubt": evidence.get("doubt"),
         "threshold": (evidence.get("threshold") or {}).get("sentence"),
         "warning": (evidence.get("dependence") or {}).get("warning"),
+        "sample": (evidence.get("sample") or {}).get("warning"),
     }
 
 

@@ -287,7 +287,7 @@ def _evidence(found: Mapping[str, Any]) -> str:
     else:
         lines.append("corrections: none among the held-back rows, so their precision is not known")
     lines.append("p_wrong is calibrated" if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
-    return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning") if found[key])])
+    return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning", "sample") if found[key])])
 
 
 def _wrong(found: Mapping[str, Any]) -> str:

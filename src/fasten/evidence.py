@@ -98,6 +98,30 @@ class InstanceDependence:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """Whether `n` held-back rows are like those that were not picked, as a random sample is.
+
+    `rank` is their mean place among the rows of the same label, 0 for the least suspect and 1 for the most, about 1/2
+    in a random sample; chance alone moves it as far with a probability of at most `p`.
+    """
+
+    n: int
+    rank: float
+    p: float
+
+    @property
+    def warning(self) -> str | None:
+        if self.p > LEVEL:
+            return None
+        how = "less" if self.rank < 0.5 else "more"
+        return (
+            f"the rows that count as verified at random are not like the others: their labels look {how} wrong to the "
+            f"model (mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows), so T, p_wrong and precision do not "
+            "hold for the others; mark such rows as chosen, and verify some at random"
+        )
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that the randomly verified rows say of one run, for its record."""
 
@@ -108,6 +132,7 @@ class Evidence:
     corrections: Corrections
     threshold: ThresholdChoice | None = None
     dependence: InstanceDependence | None = None
+    sample: Sample | None = None
     num_changed: int = 0  # labels that are corrected, of rows whose verdict training has not seen
 
     @property
@@ -128,7 +153,7 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, lists for arrays; None where something was not asked for or cannot be said."""
-        choice, dependence = self.threshold, self.dependence
+        choice, dependence, sample = self.threshold, self.dependence, self.sample
         return {
             "num_random": self.num_random,
             "num_held": self.num_held,
@@ -140,6 +165,7 @@ class Evidence:
             "corrections": asdict(self.corrections),
             "threshold": choice.to_json() if choice else None,
             "dependence": {**asdict(dependence), "warning": dependence.warning} if dependence else None,
+            "sample": {**asdict(sample), "warning": sample.warning} if sample else None,
         }
 
 
@@ -259,6 +285,31 @@ def instance_dependence(
     return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
 
 
+def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -> Sample | None:
+    """Held-back rows against `others`, each among the rows of its given label; None where nothing is held back.
+
+    To a model that saw the given labels of both, they are alike if they were picked at random. The bound is
+    Hoeffding's, which holds for ties and few rows; ranks without ties have to be 4.7 standard errors off.
+
+    >>> score, given = np.arange(100) / 100, np.zeros(100, int)
+    >>> found = compare_sample(score, given, score >= 0.8, score < 0.8)
+    >>> round(found.rank, 2), found.p < 0.05
+    (0.9, True)
+    >>> compare_sample(score, given, np.arange(100) % 5 == 2, np.arange(100) % 5 != 2).warning
+    """
+    ranks = [np.empty(0)]
+    for label in np.unique(given[held]):
+        mine = given == label
+        in_order, rows = np.sort(suspicion[mine & (held | others)]), suspicion[mine & held]
+        places = np.searchsorted(in_order, rows) + np.searchsorted(in_order, rows, side="right")
+        ranks.append(places / (2 * len(in_order)))
+    n = int(held.sum())
+    if not n:
+        return None
+    rank = float(np.concatenate(ranks).mean())
+    return Sample(n, rank, min(1.0, 2 * float(np.exp(-2 * n * (rank - 0.5) ** 2))))
+
+
 def gather(
     given: Ints,
     verified: Ints,
@@ -274,7 +325,7 @@ def gather(
 
     `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
     the model's, for `instance_dependence`, of which only the random rows that are not held back are read; without them
-    nothing is said of it.
+    nothing is said of it. `sample` compares the held-back rows with all that were not picked at random.
 
     >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
     >>> from fasten.audit import judge
@@ -304,6 +355,7 @@ def gather(
         corrections=correction_scores(g, corrected, v),
         threshold=choice,
         dependence=dependence,
+        sample=compare_sample(judged.p_wrong, given, held, ~random & (given >= 0)),
     )
 
 

@@ -99,6 +99,7 @@ class Findings:
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
             found.threshold.sentence if found.threshold else found.doubt,
             found.dependence.warning if found.dependence else None,
+            found.sample.warning if found.sample else None,
         ]
         return [note for note in notes if note]
 

@@ -83,7 +83,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
 
 
 def _warnings(evidence: Record) -> tuple[str, ...]:
-    texts = (evidence.get("doubt"), mapping(evidence, "dependence").get("warning"))
+    texts = (evidence.get("doubt"), *(mapping(evidence, key).get("warning") for key in ("dependence", "sample")))
     return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts if isinstance(text, str) and text)
 
 
