@@ -135,6 +135,17 @@ def test_a_precision_is_kept_by_the_very_corrections_that_it_was_tested_with():
     assert (found.calibrated(known.given).suggested != find(learnt, known, 3).calibrated(known.given).suggested).any()
 
 
+@pytest.mark.parametrize("heart", [0.0, 0.9, 0.99])
+def test_t_is_as_often_wrong_as_verified_labels_also_of_a_model_that_learnt_labels_by_heart(heart):
+    probs, known, truth = run_of(num_verified=150)
+    learnt = (1 - heart) * probs + heart * np.eye(3)[known.given]
+    true = np.array([np.bincount(known.given[truth == c], minlength=3) / (truth == c).sum() for c in range(3)])
+    off = np.abs(find(learnt, known, 3).transition - true).max()
+    model = np.abs(audit.given_transition(learnt, known.given, 3) - true).max()
+    assert off < 0.12
+    assert (model > 0.3) == (heart > 0), "the case at hand"
+
+
 @pytest.mark.parametrize("min_precision", [None, 0.6])
 def test_labels_of_a_class_that_no_model_was_shown_are_kept_and_the_evidence_is_of_the_others(min_precision):
     probs, known, _ = run_of()

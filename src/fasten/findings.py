@@ -18,6 +18,7 @@ from fasten.audit import Judged
 from fasten.data.task import Known
 from fasten.evidence import Evidence, count_transition, gather
 from fasten.metrics import Floats
+from fasten.statistics import proportion
 
 Bools = NDArray[np.bool_]
 
@@ -148,11 +149,31 @@ def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
     """A model's estimate of T, moved by what was counted in randomly verified rows that are not held back.
 
     Some dozens of rows of a class say less of a row of T than a model does that has seen all rows, and hundreds say
-    more; a class without any keeps the model's.
+    more; a class without any keeps the model's. Of all classes together they say how many labels are wrong, which a
+    model underrates that has learnt wrong labels by heart, or follows errors that depend on the example.
     """
     rows = known.picked_random & ~known.held & (known.given >= 0)
     counts = count_transition(known.verified[rows], known.given[rows], len(T)).counts
+    T = _as_often_wrong(T, counts)
     return np.asarray((counts + MODEL_ROWS * T) / (counts.sum(1, keepdims=True) + MODEL_ROWS))
+
+
+def _as_often_wrong(T: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """T with the odds of a wrong label, in all classes alike, as they were counted, where T cannot explain these.
+
+    >>> T, counts = np.array([[0.99, 0.01], [0.01, 0.99]]), np.array([[33, 16], [17, 33]])
+    >>> _as_often_wrong(T, counts).round(2).tolist()
+    [[0.67, 0.33], [0.33, 0.67]]
+    >>> _as_often_wrong(T, counts // 17).round(2).tolist()
+    [[0.99, 0.01], [0.01, 0.99]]
+    """
+    n, wrong = int(counts.sum()), int(counts.sum() - counts.trace())
+    expected, counted = float(counts.sum(1) @ (1 - T.diagonal())) / max(n, 1), proportion(wrong, n)
+    if counted.low <= expected <= counted.high or not 0 < expected < 1:
+        return T
+    odds = (wrong + 0.5) / (n - wrong + 0.5) / (expected / (1 - expected))
+    scaled = np.where(np.eye(len(T), dtype=bool), T, odds * T)
+    return np.asarray(scaled / scaled.sum(1, keepdims=True))
 
 
 def _picked(known: Known) -> NDArray[Any]:
