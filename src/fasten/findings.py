@@ -89,6 +89,13 @@ class Findings:
         return np.asarray(self.judged.p_wrong > choice.threshold)  # as it was tested: before calibration
 
     @property
+    def cautions(self) -> list[str]:
+        """Sentences without which nobody should use the corrections."""
+        found = self.evidence
+        said = (found.doubt, found.sample.warning if found.sample else None) if found else ()
+        return [sentence for sentence in said if sentence]
+
+    @property
     def notes(self) -> list[str]:
         """Sentences for the user."""
         found = self.evidence
@@ -98,11 +105,10 @@ class Findings:
         uncalibrated = found.calibration.uncalibrated
         notes = [
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
-            found.threshold.sentence if found.threshold else found.doubt,
+            found.threshold.sentence if found.threshold else None,
             found.dependence.warning if found.dependence else None,
-            found.sample.warning if found.sample else None,
         ]
-        return [note for note in notes if note]
+        return [*(note for note in notes if note), *self.cautions]
 
 
 def find(
