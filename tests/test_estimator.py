@@ -61,9 +61,8 @@ def test_verdicts_on_easy_rows_alone_are_no_random_sample_and_it_warns():
     easy = np.argsort(given != truth, kind="stable")[:150]
     verified[:] = -1
     verified[easy] = truth[easy]
-    with pytest.warns(UserWarning, match="look less wrong|nothing shows") as caught:
+    with pytest.warns(UserWarning, match="their labels look less wrong to the model"):
         clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)
-    assert any("their labels look less wrong to the model" in str(warning.message) for warning in caught)
     assert "their labels look less wrong" in clf.notes_[-1]
 
 
@@ -214,7 +213,6 @@ def test_arrays_tensors_frames_and_lists_are_the_same_rows():
         assert hasattr(clf, "feature_names_in_") == (rows is frame)
 
 
-@pytest.mark.filterwarnings("ignore:(nothing shows how right|only . of . corrections)")
 def test_it_is_tuned_and_scored_with_its_verified_rows():
     x, _, given, verified = make_data(150)
     folds = KFold(3)
@@ -310,9 +308,7 @@ def fitted():
     names = np.array(["ape", "bee", "=1+1"])
     frame = pd.DataFrame(x, columns=list("abcde"))
     verdicts = [names[v] if v >= 0 else None for v in verified]
-    clf = FasTENClassifier(epochs=np.int64(2), rate=0.05)
-    with pytest.warns(UserWarning, match="nothing shows how right the corrections are"):
-        clf.fit(frame, names[given], y_verified=verdicts)
+    clf = FasTENClassifier(epochs=np.int64(2), rate=0.05).fit(frame, names[given], y_verified=verdicts)
     return clf, frame
 
 

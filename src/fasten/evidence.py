@@ -34,15 +34,6 @@ FOLDS = 10
 RIDGE = 1.0  # of features with unit variance
 ROUNDING = 1e-12  # sums in another order
 
-MISTAKEN = (
-    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer with --min-precision"
-)
-UNJUDGED = (
-    "nothing shows how right the corrections are: {changed} labels are changed, and none of the {held} held-back rows "
-    "is among them; look at some before you use a repaired copy, or verify more rows at random"
-)
-
 
 @dataclass(frozen=True, eq=False)
 class TransitionEvidence:
@@ -143,13 +134,8 @@ class Evidence:
 
     @property
     def doubt(self) -> str | None:
-        """A sentence where corrections do more harm than good as far as held-back rows tell, or where none tells."""
-        right = self.corrections.precision
-        if self.threshold is not None:
-            return None
-        if self.num_changed and not right.n:
-            return UNJUDGED.format(changed=self.num_changed, held=self.num_held)
-        return MISTAKEN.format(k=right.k, n=right.n) if 2 * right.k < right.n else None
+        """What is to be said against the corrections; nothing where a precision was asked for, and is kept."""
+        return None if self.threshold else self.corrections.doubt(self.num_changed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, lists for arrays; None where something was not asked for or cannot be said."""

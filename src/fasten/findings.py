@@ -90,9 +90,11 @@ class Findings:
 
     @property
     def cautions(self) -> list[str]:
-        """Sentences without which nobody should use the corrections."""
+        """What verified rows say against the corrections, or against themselves."""
         found = self.evidence
-        said = (found.doubt, found.sample.warning if found.sample else None) if found else ()
+        if found is None:
+            return []
+        said = (found.doubt if found.corrections.mistaken else None, found.sample.warning if found.sample else None)
         return [sentence for sentence in said if sentence]
 
     @property
@@ -105,10 +107,11 @@ class Findings:
         uncalibrated = found.calibration.uncalibrated
         notes = [
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
-            found.threshold.sentence if found.threshold else None,
+            found.threshold.sentence if found.threshold else found.doubt,
             found.dependence.warning if found.dependence else None,
+            found.sample.warning if found.sample else None,
         ]
-        return [*(note for note in notes if note), *self.cautions]
+        return [note for note in notes if note]
 
 
 def find(
