@@ -9,12 +9,14 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from fasten.cli import main
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
+from finished_runs import make_run
 from own_data import write_digits
 from test_cli import refuse, tree
 
@@ -105,6 +107,56 @@ def test_the_summary_and_the_top_rows_are_printed(place, capsys):
     assert [row["id"] for row in as_json["top"]] == [line.split()[0] for line in lines[-3:]]
     assert as_json["evidence"]["precision"].keys() == {"k", "n", "low", "high"}
     assert tree(place) == before, "looking changes nothing"
+
+
+def rows_and_run(folder, believed, verified, **more):
+    """A table of 40 rows, half of them cats, whose labels are all right, and a run that believes something else."""
+    given, names = ["cat", "dog"] * 20, [f"r{row}" for row in range(40)]
+    lines = [f"{name},{row},{label}" for row, (name, label) in enumerate(zip(names, given, strict=True))]
+    (folder / "items.csv").write_text("\n".join(["id,x,label", *lines]) + "\n")
+    labels = [given[row] if row in verified else None for row in range(40)]
+    swapped = ["dog" if (label == "cat") == (row in believed) else "cat" for row, label in enumerate(given)]
+    held = np.isin(np.arange(40), list(verified)[::2])
+    make_run(folder / "run", "items.csv", names, given, swapped, ["cat", "dog"], verified=labels, held=held, **more)
+
+
+@pytest.mark.parametrize(
+    ("believed", "verified", "doubt"),
+    [
+        ({}, range(12), None),
+        (
+            {30, 31},
+            range(12),
+            "nothing shows that corrections do more good than harm: 2 labels are changed, 0 of them in held-back rows",
+        ),
+        ({0, 31}, range(12), "only 0 of 1 corrections on held-back rows are right: keep the labels as they are"),
+        ({1}, range(12), None),
+        ({30}, (), "no row was verified at random, so nothing shows how right these corrections are"),
+    ],
+    ids=["nothing changed", "none held back", "mistaken", "settled by a verdict", "none verified"],
+)
+def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is(
+    folder, capsys, believed, verified, doubt
+):
+    rows_and_run(folder, believed, verified)
+    text = said("audit run --export csv --out repaired.csv", capsys)
+    assert ("\nwarning: " in text) == (doubt is not None)
+    assert (doubt or "") in text
+    if verified:
+        shown = said("audit run", capsys)
+        assert "0 of the 12 labels verified at random are wrong (95% interval 0.0% to 26.5% for all labels)" in shown
+        assert (doubt or "corrections: none") in shown
+        page = (folder / "run/report.html").read_text()
+        assert "0 of their 12 labels are wrong: 0.0% to 26.5% of all labels" in page
+        assert doubt is None or doubt[1:] in page
+
+
+def test_a_doubt_about_corrections_goes_where_a_precision_is_asked_for(folder, capsys):
+    rows_and_run(folder, {0, 31}, range(12))
+    assert "only 0 of 1" in said("audit run", capsys)
+    assert "only 0 of 1" not in said("audit run --min-precision 0.9", capsys)
+    assert not any("only 0 of 1" in note for note in json.loads((folder / "run/record.json").read_text())["notes"])
+    assert "warning" not in said("audit run --export csv --out repaired.csv", capsys)
 
 
 def test_top_rows_are_as_many_as_there_are(place, capsys):

@@ -523,10 +523,10 @@ def test_only_seeds_that_both_have_are_paired():
 
 
 def test_without_test_rows_the_validation_rows_count_and_it_is_said():
-    summary = summary_of({"a": [0.9, 0.8]}, test_accuracy=None, valid_accuracy=0.75)
+    summary = summary_of({"a": [0.9, 0.8]}, test_accuracy=None, valid_accuracy=0.75, rows_valid=7)
     assert (summary["accuracy"], summary["methods"][0]["mean"]) == ("valid", 0.75)
     assert "| validation accuracy |" in markdown(summary)
-    assert "there are no test rows" in markdown(summary)
+    assert "there are no test rows: the accuracy is of 7 validation rows" in markdown(summary)
 
 
 def test_without_any_accuracy_there_is_a_table_all_the_same():

@@ -199,9 +199,23 @@ def test_the_smallest_singular_value_is_what_it_says():
     assert smallest_singular(symmetric) == pytest.approx(NEARLY_SINGULAR)
 
 
-def test_a_collapse_is_noted_where_there_are_no_rows_to_validate():
-    probs = np.array([[0.6, 0.4], [0.9, 0.1]])
-    found = final_warnings({"predicted_classes": None}, probs, np.eye(2))
+def test_validation_rows_of_one_class_are_no_collapse():
+    task = make_tiny_task()
+    alike = replace(
+        task, valid=np.zeros_like(task.valid), test=task.test[:0], split=replace(task.split, test=task.split.test[:0])
+    )
+    method = build_method(Run("tiny", recipe=Recipe("small-cnn", batch_size=16)), alike)
+    method.forward = lambda x: torch.eye(3)[torch.zeros(len(x), dtype=torch.int64)]
+    row = Watch(alike, make_loader(alike, CPU32, 0))(method, {})
+    assert (row["predicted_classes"], row["valid_accuracy"]) == (None, 1.0)
+    assert epoch_warnings(row) == []
+
+
+@pytest.mark.parametrize("validated", [None, 1, 2])
+def test_a_collapse_is_that_of_all_rows_and_not_of_those_that_validate(validated):
+    best, probs = {"predicted_classes": validated}, np.array([[0.6, 0.4], [0.9, 0.1]])
+    assert final_warnings(best, np.eye(2), np.eye(2)) == []
+    found = final_warnings(best, probs, np.eye(2))
     assert found == ["at the selected epoch the classifier has collapsed: it predicts one class for all rows"]
 
 

@@ -56,6 +56,16 @@ def test_it_sees_through_wrong_labels():
     assert clf.evidence_["num_random"] == (verified >= 0).sum()
 
 
+def test_verdicts_on_easy_rows_alone_are_no_random_sample_and_it_warns():
+    x, truth, given, verified = make_data(300)
+    easy = np.argsort(given != truth, kind="stable")[:150]
+    verified[:] = -1
+    verified[easy] = truth[easy]
+    with pytest.warns(UserWarning, match="their labels look less wrong to the model"):
+        clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)
+    assert "their labels look less wrong" in clf.notes_[-1]
+
+
 def test_the_table_is_that_of_the_rows_of_x():
     x, truth, given, verified = make_data()
     clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)

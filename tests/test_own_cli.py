@@ -177,6 +177,26 @@ def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     assert any("drawn with replacement" in note for note in record["notes"])
 
 
+def test_a_class_that_nobody_verified_keeps_its_labels(here, capsys):
+    """Its images are like none that the model was shown, and would all be moved to other folders."""
+    for name in sorted(path.name for path in Path("photos/d2").iterdir())[:4]:
+        Path("photos/d9").mkdir(exist_ok=True)
+        Path("photos/d2", name).rename(Path("photos/d9", name))
+    known = [
+        line for line in Path("verified.txt").read_text().splitlines() if (Path("photos") / line.split(",")[0]).exists()
+    ]
+    Path("verified.txt").write_text("\n".join(known) + "\n")
+    said = answer("train photos --verified verified.txt --device cpu --epochs 15 --no-references --out run", capsys)
+    assert "no clean rows in d9: such labels are kept, since no row shows what belongs there" in said
+    assert read_record(Path("run"))["data"]["kept_classes"] == ["d9"]
+    for command in ("audit run", "audit run --min-precision 0.5"):
+        answer(command, capsys)
+        table = labels_of("run")
+        lost = table[table["given"] == "d9"]
+        assert (lost["p_wrong"] > 0.5).any()
+        assert (lost["corrected"] == "d9").all()
+
+
 def test_one_verified_name_a_class_is_not_held_back(here, capsys):
     names = [next((here / "photos" / f"d{c}").glob("*.png")) for c in range(3)]
     (here / "few.txt").write_text("".join(f"{path.parent.name}/{path.name}\n" for path in names))

@@ -348,7 +348,7 @@ def test_a_small_difference_is_called_none() -> None:
 
 
 def test_nothing_is_compared_with_what_is_not_known() -> None:
-    assert "FasTEN reaches 97.0% on the validation rows; its test accuracy is not known." in compared(0.97, None)
+    assert "FasTEN reaches 97.0% on the 100 validation rows; its test accuracy is not known." in compared(0.97, None)
     assert "FasTEN reaches 96.0% on the test rows." in compared(0.96, None, split="test")
     assert "FasTEN has finished; its accuracy is not known." in compared(None, 0.9)
 

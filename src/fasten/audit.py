@@ -77,6 +77,19 @@ class Judged(NamedTuple):
     other: NDArray[np.int64]
     p_other: NDArray[np.float64]
 
+    def keeping(self, rows: NDArray[np.bool_], given: Ints) -> "Judged":
+        """The same with no other label to suggest for some rows, which keep the label that they have.
+
+        >>> found = judge(np.array([[0.2, 0.8]]), np.array([0])).keeping(np.array([True]), np.array([0]))
+        >>> found.suggested.tolist(), found.with_p_wrong(np.array([0.9]), np.array([0])).suggested.tolist()
+        ([0], [0])
+        """
+        return self._replace(
+            suggested=np.where(rows, given, self.suggested),
+            p_suggested=np.where(rows, 1 - self.p_wrong, self.p_suggested),
+            p_other=np.where(rows, 0.0, self.p_other),
+        )
+
     def with_p_wrong(self, p_wrong: Floats, given: Ints) -> "Judged":
         """The same where the labels are wrong with other probabilities, shared out among the other labels as before.
 

@@ -168,8 +168,11 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
         **counts,
         "calibrated": uncalibrated is None,
         "uncalibrated": uncalibrated,
+        "wrong": evidence.get("wrong"),
+        "doubt": evidence.get("doubt"),
         "threshold": (evidence.get("threshold") or {}).get("sentence"),
         "warning": (evidence.get("dependence") or {}).get("warning"),
+        "sample": (evidence.get("sample") or {}).get("warning"),
     }
 
 
@@ -190,11 +193,13 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
             f"{typed('audit', found.folder, '--next', 100)} names rows to verify"
         )
     seed = int(record["run"].get("seed") or 0)
-    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed)
+    kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
+    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
     assert now.evidence is not None
     assert now.evidence.threshold is not None
-    before = (record["evaluation"].get("evidence") or {}).get("threshold") or {}
-    notes = [note for note in record["notes"] if note not in (before.get("sentence"), now.mistaken)]
+    before = record["evaluation"].get("evidence") or {}
+    gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
+    notes = [note for note in record["notes"] if note not in gone]
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
     table = now.table(found.known, found.class_names)

@@ -162,7 +162,9 @@ def _own_data(task: Task) -> dict[str, Any]:
         return {}
     values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
     counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
-    return values | {"feature_names": list(task.feature_names)} | counts | _digest(task)
+    names = {"feature_names": list(task.feature_names)}
+    names |= {"kept_classes": [task.class_names[c] for c in task.unseen_classes]}
+    return values | names | counts | _digest(task)
 
 
 def _digest(task: Task) -> dict[str, str]:

@@ -86,6 +86,7 @@ class Outcome:
     peak_memory_bytes: int | None = None
     device: str | None = None
     error: str | None = None  # why it failed
+    rows_valid: int | None = None
 
 
 Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the number of all, whether it was there before
@@ -176,7 +177,7 @@ def _outcome(run: Run, record: Record | None, error: str | None = None) -> Outco
     if record is None or record["result"] is None:
         return Outcome(run.method, run.seed, "failed" if error else "open", error=error)
     keys = ("test_accuracy", "valid_accuracy", "train_seconds", "peak_memory_bytes")
-    values = {key: record["result"][key] for key in keys}
+    values = {key: record["result"][key] for key in keys} | {"rows_valid": record["data"].get("rows_valid")}
     return Outcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
 
 
@@ -388,7 +389,8 @@ def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], by: 
     if single:
         notes.append(f"one seed has no interval ({', '.join(single)}); two or more give one")
     if by == "valid":
-        notes.append("there are no test rows: the accuracy is that of the validation rows, which also chose the epoch")
+        rows = min((o.rows_valid for o in outcomes if o.rows_valid), default="the")
+        notes.append(f"there are no test rows: the accuracy is of {rows} validation rows, which also chose the epoch")
     devices = sorted({outcome.device for outcome in outcomes if outcome.device})
     if len(devices) > 1:
         notes.append(f"the runs were made on several devices, so that their times differ: {'; '.join(devices)}")

@@ -169,9 +169,12 @@ def show_result(record: Record, out: Path) -> None:
     print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
     for note in record["notes"]:
         print(f"note: {note}")
-    found = read_gallery(out)
+    evidence, found = (record["evaluation"] or {}).get("evidence") or {}, read_gallery(out)
+    if evidence.get("wrong"):
+        print(_wrong(evidence["wrong"]))
     if found:
-        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong; {typed('audit', out)} shows them")
+        shows = f"; {typed('audit', out)} shows them" if found["issues"] else ""
+        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong{shows}")
     print(f"report: {out / 'report.html'}")
 
 
@@ -277,13 +280,23 @@ def _evidence(found: Mapping[str, Any]) -> str:
     """What the verified rows say, a sentence a line."""
     right = found["precision"]
     lines = [f"{found['num_random']} rows verified at random, {found['num_held']} of them held back"]
+    if found["wrong"]:
+        lines.append(_wrong(found["wrong"]))
     if right["n"]:
-        interval = f"95% interval {_percent(right['low'])} to {_percent(right['high'])}"
-        lines.append(f"corrections: {right['k']} of {right['n']} held-back ones are right ({interval})")
+        lines.append(f"corrections: {right['k']} of {right['n']} held-back ones are right ({_interval(right)})")
     else:
         lines.append("corrections: none among the held-back rows, so their precision is not known")
     lines.append("p_wrong is calibrated" if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
-    return "\n".join([*lines, *(found[key] for key in ("threshold", "warning") if found[key])])
+    return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning", "sample") if found[key])])
+
+
+def _wrong(found: Mapping[str, Any]) -> str:
+    """What is known of the labels without any model."""
+    return f"{found['k']} of the {found['n']} labels verified at random are wrong ({_interval(found)} for all labels)"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    return f"95% interval {_percent(found['low'])} to {_percent(found['high'])}"
 
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:

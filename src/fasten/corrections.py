@@ -22,6 +22,15 @@ FIRST_LIMIT = 0.6  # and at most, so that something is left to test
 STEP = 1.1  # from one cut to the next
 MOST_ROWS = 10_000_000  # a sample larger than this is no answer
 
+MISTAKEN = (
+    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
+    "fewer with --min-precision"
+)
+UNSHOWN = (
+    "nothing shows that corrections do more good than harm: {changed} labels are changed, {n} of them in held-back "
+    "rows, where {k} are right; look at some before you use a repaired copy, or verify more rows at random"
+)
+
 
 @dataclass(frozen=True)
 class Corrections:
@@ -29,6 +38,24 @@ class Corrections:
 
     precision: Proportion
     recall: Proportion
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether most are wrong."""
+        return 2 * self.precision.k < self.precision.n
+
+    def doubt(self, num_changed: int) -> str | None:
+        """A sentence where the labels that are changed in all rows may do more harm than good.
+
+        Held-back rows say no where they show, at 95% confidence, that half of the corrections are right.
+
+        >>> [Corrections(proportion(k, n), proportion(0, 0)).doubt(9) is None for k, n in ((4, 4), (5, 5), (9, 12))]
+        [False, True, False]
+        """
+        k, n = self.precision.k, self.precision.n
+        if not num_changed or reaches(k, n, FLOOR):
+            return None
+        return MISTAKEN.format(k=k, n=n) if self.mistaken else UNSHOWN.format(changed=num_changed, k=k, n=n)
 
 
 @dataclass(frozen=True)

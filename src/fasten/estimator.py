@@ -168,6 +168,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted = Fitted(run, method, data)
         table = found.findings.table(found.known, task.class_names, verdicts=True)
         self._keep(table, found.transition, found.scores["evidence"])
+        for sentence in found.findings.cautions:
+            warnings.warn(sentence, UserWarning, stacklevel=2)
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

@@ -35,7 +35,7 @@ class Watch:
         predicted = {part: predict(method, self.loader, part).argmax(1) for part in parts}
         row: Row = {"valid_accuracy": None, "test_accuracy": None, "predicted_classes": None}
         row |= {f"{part}_accuracy": int((predicted[part] == y).sum()) / len(y) for part, y in parts.items()}
-        if len(parts):
+        if len(np.union1d(self.task.valid, self.task.test)) > 1:  # else one class may be all there is
             row["predicted_classes"] = int((torch.cat(list(predicted.values())).bincount() > 0).sum())
         labels, T = self._labels(method)
         return row | labels | self._transition(history, T)
@@ -106,7 +106,7 @@ def evaluate(
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
     known = audited_known(task)
-    found = find(probs, known, task.num_classes, min_precision, seed)
+    found = find(probs, known, task.num_classes, min_precision, seed, task.unseen_classes)
     noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
     corrected = _corrected(method, loader)
     scores = {

@@ -18,12 +18,12 @@ from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
 from fasten.seeds import numpy_stream
-from fasten.statistics import LEVEL, beta_quantile
+from fasten.statistics import LEVEL, Proportion, proportion
 
 Bools = NDArray[np.bool_]
 
 HOLD_EVERY = 3  # one row in three is held back
-PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
+PRIOR_COUNT = 0.5  # of each cell of T, for how much is still unknown of it: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
 
@@ -37,7 +37,7 @@ ROUNDING = 1e-12  # sums in another order
 
 @dataclass(frozen=True, eq=False)
 class TransitionEvidence:
-    """T counted from `n` rows: the posterior's mean and 95% credible interval of each entry."""
+    """T counted from `n` rows: each entry's estimate and 95% interval."""
 
     counts: NDArray[np.int64]
     mean: NDArray[np.float64]
@@ -51,8 +51,9 @@ class TransitionEvidence:
     @property
     def doubt(self) -> NDArray[np.float64]:
         """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
-        size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
-        return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
+        a = self.counts + PRIOR_COUNT
+        size = a.sum(1, keepdims=True)
+        return np.asarray(np.sqrt((size - a) / (a * (size + 1))))
 
     def to_json(self) -> dict[str, Any]:
         bounds = {name: getattr(self, name).round(DIGITS).tolist() for name in ("mean", "low", "high")}
@@ -88,6 +89,30 @@ class InstanceDependence:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """Whether `n` held-back rows are like those that were not picked, as a random sample is.
+
+    `rank` is their mean place among the rows of the same label, 0 for the least suspect and 1 for the most, about 1/2
+    in a random sample; chance alone moves it as far with a probability of at most `p`.
+    """
+
+    n: int
+    rank: float
+    p: float
+
+    @property
+    def warning(self) -> str | None:
+        if self.p > LEVEL:
+            return None
+        how = "less" if self.rank < 0.5 else "more"
+        return (
+            f"the rows that count as verified at random are not like the others: their labels look {how} wrong to the "
+            f"model (mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows), so T, p_wrong and precision do not "
+            "hold for the others; mark such rows as chosen, and verify some at random"
+        )
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that the randomly verified rows say of one run, for its record."""
 
@@ -98,18 +123,35 @@ class Evidence:
     corrections: Corrections
     threshold: ThresholdChoice | None = None
     dependence: InstanceDependence | None = None
+    sample: Sample | None = None
+    num_changed: int = 0  # labels that are corrected, of rows whose verdict training has not seen
+
+    @property
+    def wrong(self) -> Proportion:
+        """Of the labels of the random rows, those that are wrong: what is known of all labels without any model."""
+        counts = self.transition.counts
+        return proportion(int(counts.sum() - counts.trace()), self.num_random)
+
+    @property
+    def doubt(self) -> str | None:
+        """What is to be said against the corrections; nothing where a precision was asked for, and is kept."""
+        return None if self.threshold else self.corrections.doubt(self.num_changed)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, lists for arrays; None where something was not asked for or cannot be said."""
-        choice, dependence = self.threshold, self.dependence
+        choice, dependence, sample = self.threshold, self.dependence, self.sample
         return {
             "num_random": self.num_random,
             "num_held": self.num_held,
+            "num_changed": self.num_changed,
+            "wrong": asdict(self.wrong),
+            "doubt": self.doubt,
             "transition": self.transition.to_json(),
             "calibration": asdict(self.calibration),
             "corrections": asdict(self.corrections),
             "threshold": choice.to_json() if choice else None,
             "dependence": {**asdict(dependence), "warning": dependence.warning} if dependence else None,
+            "sample": {**asdict(sample), "warning": sample.warning} if sample else None,
         }
 
 
@@ -135,25 +177,27 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     return held
 
 
-def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
-    """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
+def count_transition(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
+    """T from randomly verified rows, with Clopper and Pearson's intervals; unknown labels are left out.
 
-    The marginals are beta distributions. With many classes and few rows the prior is most of the mean.
+    The estimate is the share with one row more in each class, spread evenly over the labels. A prior with half a row
+    for each label weighs as much as ten verified rows where there are twenty classes, and its intervals then hold
+    hardly any entry of the diagonal.
 
-    >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
+    >>> found = count_transition(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
     >>> found.mean.tolist(), found.low.round(3).tolist()
-    ([[0.625, 0.375], [0.25, 0.75]], [[0.177, 0.039], [0.0, 0.147]])
+    ([[0.625, 0.375], [0.25, 0.75]], [[0.094, 0.008], [0.0, 0.025]])
     """
     known = (truth >= 0) & (given >= 0)
     assert max(truth.max(initial=0), given.max(initial=0)) < num_classes
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (truth[known], given[known]), 1)
-    a = counts + PRIOR_COUNT
-    b = a.sum(1, keepdims=True) - a
-    pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
-    tails = [[beta_quantile(q, *map(float, pair)) for pair in pairs] for q in (LEVEL / 2, 1 - LEVEL / 2)]
-    low, high = (np.array(tail)[place.ravel()].reshape(a.shape) for tail in tails)
-    return TransitionEvidence(counts, a / (a + b), low, high)
+    size = counts.sum(1, keepdims=True)
+    cells = np.stack([counts, np.broadcast_to(size, counts.shape)], 2).reshape(-1, 2)
+    pairs, place = np.unique(cells, axis=0, return_inverse=True)  # few differ
+    found = [proportion(k, n) for k, n in pairs.tolist()]
+    bounds = np.array([(share.low, share.high) for share in found])[place.ravel()].reshape(*counts.shape, 2)
+    return TransitionEvidence(counts, (counts + 1 / num_classes) / (size + 1), bounds[..., 0], bounds[..., 1])
 
 
 def verify_next(
@@ -227,6 +271,31 @@ def instance_dependence(
     return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
 
 
+def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -> Sample | None:
+    """Held-back rows against `others`, each among the rows of its given label; None where nothing is held back.
+
+    To a model that saw the given labels of both, they are alike if they were picked at random. The bound is
+    Hoeffding's, which holds for ties and few rows; ranks without ties have to be 4.7 standard errors off.
+
+    >>> score, given = np.arange(100) / 100, np.zeros(100, int)
+    >>> found = compare_sample(score, given, score >= 0.8, score < 0.8)
+    >>> round(found.rank, 2), found.p < 0.05
+    (0.9, True)
+    >>> compare_sample(score, given, np.arange(100) % 5 == 2, np.arange(100) % 5 != 2).warning
+    """
+    ranks = [np.empty(0)]
+    for label in np.unique(given[held]):
+        mine = given == label
+        in_order, rows = np.sort(suspicion[mine & (held | others)]), suspicion[mine & held]
+        places = np.searchsorted(in_order, rows) + np.searchsorted(in_order, rows, side="right")
+        ranks.append(places / (2 * len(in_order)))
+    n = int(held.sum())
+    if not n:
+        return None
+    rank = float(np.concatenate(ranks).mean())
+    return Sample(n, rank, min(1.0, 2 * float(np.exp(-2 * n * (rank - 0.5) ** 2))))
+
+
 def gather(
     given: Ints,
     verified: Ints,
@@ -242,7 +311,7 @@ def gather(
 
     `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
     the model's, for `instance_dependence`, of which only the random rows that are not held back are read; without them
-    nothing is said of it.
+    nothing is said of it. `sample` compares the held-back rows with all that were not picked at random.
 
     >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
     >>> from fasten.audit import judge
@@ -267,11 +336,12 @@ def gather(
     return Evidence(
         num_random=int(random.sum()),
         num_held=int(held.sum()),
-        transition=counted_posterior(verified[random], given[random], num_classes),
+        transition=count_transition(verified[random], given[random], num_classes),
         calibration=calibration,
         corrections=correction_scores(g, corrected, v),
         threshold=choice,
         dependence=dependence,
+        sample=compare_sample(judged.p_wrong, given, held, ~random & (given >= 0)),
     )
 
 

@@ -6,7 +6,7 @@ The same for a run that has just trained and for one whose probabilities lie on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
-from fasten.evidence import Evidence, counted_posterior, gather
+from fasten.evidence import Evidence, count_transition, gather
 from fasten.metrics import Floats
+from fasten.statistics import proportion
 
 Bools = NDArray[np.bool_]
 
@@ -30,10 +31,6 @@ MODEL_ROWS = 50
 IMPLAUSIBLE = (
     "{share:.0%} of the labels count as wrong, and no row verified at random says whether they are: the model may have "
     "learnt too little, so look at some before you use its corrections"
-)
-MISTAKEN = (
-    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer with --min-precision"
 )
 
 
@@ -78,6 +75,11 @@ class Findings:
         p_suggested = np.where(changed, found.p_other, 1 - found.p_wrong)
         return found._replace(suggested=self.judged.suggested, p_suggested=p_suggested)
 
+    def corrected(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels after repair, by the model alone."""
+        found = self.calibrated(given)
+        return np.where(self._is_issue(found.p_wrong), found.suggested, given)
+
     def _is_issue(self, calibrated: Floats) -> Bools:
         choice = self.evidence.threshold if self.evidence else None
         if choice is None:
@@ -85,6 +87,15 @@ class Findings:
         if choice.threshold is None:
             return np.zeros(len(calibrated), bool)
         return np.asarray(self.judged.p_wrong > choice.threshold)  # as it was tested: before calibration
+
+    @property
+    def cautions(self) -> list[str]:
+        """What verified rows say against the corrections, or against themselves."""
+        found = self.evidence
+        if found is None:
+            return []
+        said = (found.doubt if found.corrections.mistaken else None, found.sample.warning if found.sample else None)
+        return [sentence for sentence in said if sentence]
 
     @property
     def notes(self) -> list[str]:
@@ -96,20 +107,24 @@ class Findings:
         uncalibrated = found.calibration.uncalibrated
         notes = [
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
-            found.threshold.sentence if found.threshold else self.mistaken,
+            found.threshold.sentence if found.threshold else found.doubt,
             found.dependence.warning if found.dependence else None,
+            found.sample.warning if found.sample else None,
         ]
         return [note for note in notes if note]
 
-    @property
-    def mistaken(self) -> str | None:
-        """A sentence where corrections do more harm than good, as far as held-back rows tell."""
-        right = self.evidence.corrections.precision if self.evidence else None
-        return MISTAKEN.format(k=right.k, n=right.n) if right and 2 * right.k < right.n else None
 
-
-def find(probs: Floats, known: Known, num_classes: int, min_precision: float | None = None, seed: int = 0) -> Findings:
+def find(
+    probs: Floats,
+    known: Known,
+    num_classes: int,
+    min_precision: float | None = None,
+    seed: int = 0,
+    kept: Sequence[int] = (),
+) -> Findings:
     """All of it from p(y | x), (n, N), and what is known of the same rows, each of which has a given label.
+
+    Labels of the classes `kept` are not corrected, however wrong they look to a model that does not know these.
 
     >>> known = Known(("a", "b", "c"), np.array([0, 1, 1]), np.full(3, -1), *np.zeros((2, 3), bool))
     >>> found = find(np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]]), known, 2)
@@ -120,7 +135,7 @@ def find(probs: Floats, known: Known, num_classes: int, min_precision: float | N
     T = audit.given_transition(probs, given, num_classes)
     if random.any():
         T = counted_onto(T, known)
-    judged = audit.judge_examples(probs, T, given)
+    judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
     if not random.any() and min_precision is None:
         return Findings(T, judged, None)
     evidence = gather(
@@ -134,18 +149,40 @@ def find(probs: Floats, known: Known, num_classes: int, min_precision: float | N
         probs,
         seed,
     )
-    return Findings(T, judged, evidence)
+    found = Findings(T, judged, evidence)
+    num_changed = int((found.corrected(given) != given)[~known.trained].sum())
+    return replace(found, evidence=replace(evidence, num_changed=num_changed))
 
 
 def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
     """A model's estimate of T, moved by what was counted in randomly verified rows that are not held back.
 
     Some dozens of rows of a class say less of a row of T than a model does that has seen all rows, and hundreds say
-    more; a class without any keeps the model's.
+    more; a class without any keeps the model's. Of all classes together they say how many labels are wrong, which a
+    model underrates that has learnt wrong labels by heart, or follows errors that depend on the example.
     """
     rows = known.picked_random & ~known.held & (known.given >= 0)
-    counts = counted_posterior(known.verified[rows], known.given[rows], len(T)).counts
+    counts = count_transition(known.verified[rows], known.given[rows], len(T)).counts
+    T = _as_often_wrong(T, counts)
     return np.asarray((counts + MODEL_ROWS * T) / (counts.sum(1, keepdims=True) + MODEL_ROWS))
+
+
+def _as_often_wrong(T: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """T with the odds of a wrong label, in all classes alike, as they were counted, where T cannot explain these.
+
+    >>> T, counts = np.array([[0.99, 0.01], [0.01, 0.99]]), np.array([[33, 16], [17, 33]])
+    >>> _as_often_wrong(T, counts).round(2).tolist()
+    [[0.67, 0.33], [0.33, 0.67]]
+    >>> _as_often_wrong(T, counts // 17).round(2).tolist()
+    [[0.99, 0.01], [0.01, 0.99]]
+    """
+    n, wrong = int(counts.sum()), int(counts.sum() - counts.trace())
+    expected, counted = float(counts.sum(1) @ (1 - T.diagonal())) / max(n, 1), proportion(wrong, n)
+    if counted.low <= expected <= counted.high or not 0 < expected < 1:
+        return T
+    odds = (wrong + 0.5) / (n - wrong + 0.5) / (expected / (1 - expected))
+    scaled = np.where(np.eye(len(T), dtype=bool), T, odds * T)
+    return np.asarray(scaled / scaled.sum(1, keepdims=True))
 
 
 def _picked(known: Known) -> NDArray[Any]:

@@ -48,19 +48,19 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
     """What the run does where a class has few clean rows, or none."""
+    none = ", ".join(task.class_names[c] for c in task.unseen_classes)
+    kept = [f"no clean rows in {none}: such labels are kept, since no row shows what belongs there"] if none else []
+    return [*_few(task, plan), *kept]
+
+
+def _few(task: Task, plan: list[Stage]) -> list[str]:
     balanced = [draw for stage in plan for draw in stage.draws.values() if draw.how == "balanced"]
     if not balanced:
         return []
     per_class = max(draw.size for draw in balanced) // task.num_classes
     count = np.bincount(task.clean, minlength=task.num_classes)
     few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
-    none = [name for name, n in zip(task.class_names, count, strict=True) if n == 0]
-    notes = []
-    if few:
-        notes.append(f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement")
-    if none:
-        notes.append(f"no clean rows in {', '.join(none)}: the row of T is the identity's, and labels are kept")
-    return notes
+    return [f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement"] if few else []
 
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
@@ -76,8 +76,8 @@ def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
 
 def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.float64]) -> list[str]:
     """What looks wrong at the selected epoch, from its row, its p(y | x) of the rows and the T of the given labels."""
-    num_predicted = best["predicted_classes"] or len(np.unique(probs.argmax(1)))
-    found = [f"at the selected epoch {text}" for text in epoch_warnings({**best, "predicted_classes": num_predicted})]
+    row = {**best, "predicted_classes": len(np.unique(probs.argmax(1)))}  # of all rows, not of a few that validate
+    found = [f"at the selected epoch {text}" for text in epoch_warnings(row)]
     smallest = smallest_singular(T)
     if smallest is not None and smallest < NEARLY_SINGULAR:
         found.append(_singular("T of the given labels", smallest))

@@ -30,6 +30,7 @@ from fasten.suggest import nearest
 
 EXPORTS = ("labelstudio", "csv", "parquet", "folder")
 SHOWN = 10  # rows, unless --top says otherwise
+UNKNOWN = "no row was verified at random, so nothing shows how right these corrections are; look at some of them first"
 COLUMNS = ("id", "given", "suggested", "p_wrong", "p_suggested", "is_issue")
 
 
@@ -133,9 +134,10 @@ def _export(
         return _review(next_rows(found, verify), out)
     target = _needed(out)
     if export == "folder":
-        return _copied(write_folder(found, find_originals(found, data), target), target)
+        return _copied(write_folder(found, find_originals(found, data), target), target, found)
     kind: Any = export
-    return _copied(write_table(found, find_originals(found, data, as_text=export == "csv"), kind, target), target)
+    copied = write_table(found, find_originals(found, data, as_text=export == "csv"), kind, target)
+    return _copied(copied, target, found)
 
 
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
@@ -164,11 +166,14 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
     return {"written": os.fspath(out), "interface": os.fspath(interface), "num_rows": len(rows), "said": said}
 
 
-def _copied(copied: Copied, out: Path) -> dict[str, Any]:
+def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
+    evidence = (found.record["evaluation"] or {}).get("evidence") or {}
+    doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
     left = f"; {copied.left_out} rows that lie elsewhere are left out" if copied.left_out else ""
     links = f", {copied.linked} of them hard links" if copied.linked else ""
     said = f"{copied.rows} rows{links}; {copied.changed} labels changed{left}"
-    return {"written": os.fspath(out), **vars(copied), "said": said}
+    said += f"\nwarning: {doubt}" if doubt else ""
+    return {"written": os.fspath(out), **vars(copied), "doubt": doubt, "said": said}
 
 
 def _needed(out: Path | None) -> Path:

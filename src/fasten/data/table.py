@@ -237,7 +237,11 @@ def _is_number(cell: str) -> bool:
 
 def _perhaps(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), KNOWN, 1, 0.55)
-    rename = f"; did you mean {close[0]!r} by {name!r}? rename it" if close else "; write numbers"
+    rename = (
+        f"; did you mean {close[0]!r} by {name!r}? rename it"
+        if close
+        else "; write numbers (categories as columns of 0 and 1)"
+    )
     return f"{rename}, or take the column out: all but {', '.join(KNOWN)} are features"
 
 

@@ -90,6 +90,12 @@ class Task:
         return (self.x.shape[3], *(self.x.shape[1:3] if self.crop is None else (self.crop, self.crop)))
 
     @property
+    def unseen_classes(self) -> tuple[int, ...]:
+        """Those of which no row is clean though others are: nothing shows a model what belongs there."""
+        missing = np.bincount(self.clean, minlength=self.num_classes) == 0
+        return tuple(np.flatnonzero(missing).tolist()) if len(self.clean) else ()
+
+    @property
     def audited(self) -> Labels:
         """The rows of x whose given label is judged, in the order of the column `row` of labels.csv.
 

@@ -53,7 +53,7 @@ class Trust:
     """How far the audit can be trusted, for the page."""
 
     sentences: tuple[str, ...]
-    warning: str | None = None
+    warnings: tuple[str, ...] = ()
     classes: tuple[Share, ...] = ()
     pairs: tuple[Share, ...] = ()
     scores: tuple[Score, ...] = ()
@@ -66,14 +66,14 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
     evidence = mapping(evaluation, "evidence")
     if not number(evidence, "num_random"):
         unknown = evaluation and number(data, "noise_rate") is None
-        return Trust(UNCALIBRATED, _warning(evidence)) if unknown else None
+        return Trust(UNCALIBRATED, _warnings(evidence)) if unknown else None
     transition = mapping(evidence, "transition")
     shares = _shares(transition, names)
     right = sorted((share for share in shares if share.true == share.given), key=lambda share: share.mean)
     wrong = sorted((share for share in shares if share.true != share.given and share.k), key=lambda share: -share.mean)
     return Trust(
         sentences=tuple(_sentences(evidence)),
-        warning=_warning(evidence),
+        warnings=_warnings(evidence),
         classes=tuple(right[:MAX_CLASSES]),
         pairs=tuple(wrong[:TOP_PAIRS]),
         scores=tuple(_scores(mapping(evidence, "corrections"))),
@@ -82,9 +82,9 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
     )
 
 
-def _warning(evidence: Record) -> str | None:
-    text = mapping(evidence, "dependence").get("warning")
-    return f"{text[:1].upper()}{text[1:]}." if isinstance(text, str) and text else None
+def _warnings(evidence: Record) -> tuple[str, ...]:
+    texts = (evidence.get("doubt"), *(mapping(evidence, key).get("warning") for key in ("dependence", "sample")))
+    return tuple(f"{text[:1].upper()}{text[1:]}." for text in texts if isinstance(text, str) and text)
 
 
 def _sentences(evidence: Record) -> list[str]:
@@ -94,6 +94,11 @@ def _sentences(evidence: Record) -> list[str]:
         f"{count(held)} of them were held back, their verdict hidden from training: calibration and precision come "
         "from these alone. Intervals hold 95%."
     ]
+    wrong = mapping(evidence, "wrong")
+    k, n, low, high = (number(wrong, key) for key in ("k", "n", "low", "high"))
+    if k is not None and n and low is not None and high is not None:
+        interval = f"{percent(low)} to {percent(high)} of all labels"
+        found.append(f"{count(k)} of their {count(n)} labels are wrong: {interval}, whatever a model makes of them.")
     calibration = mapping(evidence, "calibration")
     why = calibration.get("uncalibrated")
     if isinstance(why, str):

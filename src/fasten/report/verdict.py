@@ -63,7 +63,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
             sentence = f"The clean rows alone do better: {accuracies}; use them alone or check more labels."
             return Verdict("warn", sentence, _other(known, name) + details)
     if "test" not in known:
-        return Verdict("even", _without_comparison(method_name(run), result), details)
+        return Verdict("even", _without_comparison(method_name(run), result, data), details)
     ours, alone, rows = known["test"]
     helps = gain(ours, alone, rows) > 0
     against = f"{_rows(number(data, 'rows_clean'), 'clean')} alone give {percent(alone)}"
@@ -89,11 +89,12 @@ def _other(known: Mapping[str, tuple[float, float, float | None]], used: str) ->
     )
 
 
-def _without_comparison(method: str, result: Record) -> str:
+def _without_comparison(method: str, result: Record, data: Record) -> str:
     if (test := number(result, "test_accuracy")) is not None:
         return f"{method} reaches {percent(test)} on the test rows."
     if (valid := number(result, "valid_accuracy")) is not None:
-        return f"{method} reaches {percent(valid)} on the validation rows; its test accuracy is not known."
+        rows = _rows(number(data, "rows_valid"), "validation")
+        return f"{method} reaches {percent(valid)} on {rows}; its test accuracy is not known."
     return f"{method} has finished; its accuracy is not known."
 
 
