@@ -12,7 +12,7 @@ from fasten import evidence
 from fasten.audit import judge
 from fasten.calibration import calibrated_unseen
 from fasten.corrections import threshold_for
-from fasten.evidence import count_transition, gather, hold_back, instance_dependence, verify_next
+from fasten.evidence import counted_posterior, gather, hold_back, instance_dependence, verify_next
 from reference.metrics import ref_posterior
 
 steady = settings(derandomize=True, deadline=None, max_examples=50)
@@ -59,53 +59,61 @@ def test_other_seeds_hold_back_other_rows():
 
 
 @pytest.mark.parametrize("num_classes", [2, 5, 30])
-def test_t_is_counted_with_scipys_intervals(num_classes):
+def test_the_posterior_of_t_has_scipys_beta_marginals(num_classes):
     stats = pytest.importorskip("scipy.stats")
     given, truth, _ = verified_rows(num_classes, 150, num_classes)
-    found = count_transition(truth, given, num_classes)
+    found = counted_posterior(truth, given, num_classes)
     for i in range(num_classes):
         size = np.sum((truth == i) & (given >= 0))
         for j in range(num_classes):
             count = np.sum((truth == i) & (given == j))
             assert found.counts[i, j] == count
-            assert found.mean[i, j] == pytest.approx((count + 1 / num_classes) / (size + 1))
-            low, high = stats.binomtest(count, size).proportion_ci(method="exact") if size else (0, 1)
-            assert found.low[i, j] == pytest.approx(low, rel=1e-8)
-            assert found.high[i, j] == pytest.approx(high, rel=1e-8)
+            assert found.mean[i, j] == pytest.approx((count + 0.5) / (size + num_classes / 2))
             marginal = stats.beta(count + 0.5, size - count + (num_classes - 1) / 2)
+            assert found.low[i, j] == pytest.approx(marginal.ppf(0.025), rel=1e-8)
+            assert found.high[i, j] == pytest.approx(marginal.ppf(0.975), rel=1e-8)
             assert found.doubt[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
     np.testing.assert_allclose(found.mean.sum(1), 1)
     assert found.n == np.sum((truth >= 0) & (given >= 0))
 
 
+def test_credible_intervals_hold_a_t_drawn_from_the_prior():
+    """Bayes' promise: over T from the prior and counts from T, 95% of the intervals hold the entry."""
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(150):
+        T = rng.dirichlet(np.full(4, 0.5), 4)
+        truth = rng.integers(4, size=60)
+        found = counted_posterior(truth, sampled(rng, T[truth]), 4)
+        inside.append((found.low <= T) & (found.high >= T))
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.97, 1.0])
 @pytest.mark.parametrize("num_classes", [2, 20])
-def test_intervals_hold_the_share_of_right_labels_whatever_it_is_and_however_many_classes_there_are(share, num_classes):
+def test_the_share_of_right_labels_lies_in_its_interval_however_many_classes_there_are(share, num_classes):
     rng, inside = np.random.default_rng(0), []
     T = np.full((num_classes, num_classes), (1 - share) / (num_classes - 1))
     np.fill_diagonal(T, share)
     for _ in range(2000 // num_classes):
         truth = rng.integers(num_classes, size=10 * num_classes)
-        found = count_transition(truth, sampled(rng, T[truth]), num_classes)
-        inside.append(((found.low <= T) & (found.high >= T)).diagonal())
-        assert ((found.low <= found.mean) & (found.mean <= found.high)).all()
+        found = counted_posterior(truth, sampled(rng, T[truth]), num_classes).right
+        inside += [right.low <= share <= right.high for right in found]
     assert np.mean(inside) > 0.945
 
 
-def test_no_rows_leave_t_open():
+def test_no_rows_leave_t_to_the_prior():
     none = np.empty(0, np.int64)
-    found = count_transition(none, none, 4)
+    found = counted_posterior(none, none, 4)
     assert found.n == 0
     np.testing.assert_allclose(found.mean, 0.25)
-    assert (found.low == 0).all()
-    assert (found.high == 1).all()
+    assert (found.low < 0.01).all()
+    assert (found.high > 0.8).all()
 
 
 def test_many_classes_are_counted_in_no_time():
     truth = np.random.default_rng(0).integers(300, size=2000)
-    found = count_transition(truth, truth, 300)
-    size = np.bincount(truth, minlength=300)
-    np.testing.assert_allclose(found.mean.diagonal(), (size + 1 / 300) / (size + 1))
+    found = counted_posterior(truth, truth, 300)
+    assert (found.mean.diagonal() < 0.15).all()  # 150 rows of prior against 7 that were verified
 
 
 def posterior_of(seed, n=200, num_classes=4):
@@ -173,7 +181,7 @@ def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
     monkeypatch.setattr(evidence, "CHUNK", 7)
     post, given, truth = posterior_of(0)
     verified = np.where(np.arange(200) < 60, truth, -1)
-    transition = count_transition(verified, given, 4) if counted else None
+    transition = counted_posterior(verified, given, 4) if counted else None
     rows = verify_next(post, given, verified, verified >= 0, transition, 12, seed=0)
     free = [row for row in range(60, 200) if row not in rows.random]
     assert rows.chosen.tolist() == greedy(post, given, free, transition, 12)
@@ -209,7 +217,7 @@ def test_random_rows_are_drawn_evenly_whatever_was_chosen_or_has_a_verdict():
 def test_uncertain_classes_are_verified_first():
     post, given = np.tile([0.5, 0.3, 0.2], (4, 1)), np.array([0, 0, 2, 2])  # in doubt: (1, 0) and (0, 2)
     truth, labels = np.repeat([1, 0], [200, 200]), np.repeat([0, 0], [200, 200])
-    transition = count_transition(truth, labels, 3)  # much is known of T[1, 0], nothing of T[0, 2]
+    transition = counted_posterior(truth, labels, 3)  # much is known of T[1, 0], nothing of T[0, 2]
     unknown, no_more_random = np.full(4, -1), np.ones(4, bool)
     assert verify_next(post, given, unknown, no_more_random, transition, 1, 0).chosen.tolist() == [2]
     assert verify_next(post, given, unknown, no_more_random, None, 3, 0).chosen.tolist() == [0, 2, 1]

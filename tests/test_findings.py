@@ -11,7 +11,7 @@ from fasten import audit
 from fasten.calibration import Calibration, Reliability
 from fasten.corrections import Corrections, ThresholdChoice
 from fasten.data.task import Known
-from fasten.evidence import Evidence, count_transition, hold_back
+from fasten.evidence import Evidence, counted_posterior, hold_back
 from fasten.findings import Findings, counted_onto, find
 from fasten.statistics import proportion
 
@@ -171,7 +171,7 @@ def with_threshold(known: Known, p_wrong: list[float], threshold: float | None) 
     evidence = Evidence(
         n,
         n,
-        count_transition(np.array([0]), np.array([0]), 3),
+        counted_posterior(np.array([0]), np.array([0]), 3),
         calibration,
         Corrections(none, none),
         ThresholdChoice(0.9, threshold),

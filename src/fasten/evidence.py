@@ -18,12 +18,12 @@ from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.metrics import Floats, Ints, auroc
 from fasten.seeds import numpy_stream
-from fasten.statistics import LEVEL, Proportion, proportion
+from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
 
 Bools = NDArray[np.bool_]
 
 HOLD_EVERY = 3  # one row in three is held back
-PRIOR_COUNT = 0.5  # of each cell of T, for how much is still unknown of it: Jeffreys' prior
+PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
 
@@ -37,7 +37,7 @@ ROUNDING = 1e-12  # sums in another order
 
 @dataclass(frozen=True, eq=False)
 class TransitionEvidence:
-    """T counted from `n` rows: each entry's estimate and 95% interval."""
+    """T counted from `n` rows: the posterior's mean and 95% credible interval of each entry."""
 
     counts: NDArray[np.int64]
     mean: NDArray[np.float64]
@@ -51,13 +51,19 @@ class TransitionEvidence:
     @property
     def doubt(self) -> NDArray[np.float64]:
         """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
-        a = self.counts + PRIOR_COUNT
-        size = a.sum(1, keepdims=True)
-        return np.asarray(np.sqrt((size - a) / (a * (size + 1))))
+        size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
+        return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
+
+    @property
+    def right(self) -> list[Proportion]:
+        """The share of right labels in each class by its rows alone: with many classes T's prior outweighs them."""
+        return [
+            proportion(k, n) for k, n in zip(self.counts.diagonal().tolist(), self.counts.sum(1).tolist(), strict=True)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         bounds = {name: getattr(self, name).round(DIGITS).tolist() for name in ("mean", "low", "high")}
-        return {"n": self.n, "counts": self.counts.tolist(), **bounds}
+        return {"n": self.n, "counts": self.counts.tolist(), **bounds, "right": [asdict(share) for share in self.right]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,27 +183,25 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     return held
 
 
-def count_transition(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
-    """T from randomly verified rows, with Clopper and Pearson's intervals; unknown labels are left out.
+def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
+    """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
 
-    The estimate is the share with one row more in each class, spread evenly over the labels. A prior with half a row
-    for each label weighs as much as ten verified rows where there are twenty classes, and its intervals then hold
-    hardly any entry of the diagonal.
+    The marginals are beta distributions. With many classes and few rows the prior is most of the mean.
 
-    >>> found = count_transition(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
+    >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
     >>> found.mean.tolist(), found.low.round(3).tolist()
-    ([[0.625, 0.375], [0.25, 0.75]], [[0.094, 0.008], [0.0, 0.025]])
+    ([[0.625, 0.375], [0.25, 0.75]], [[0.177, 0.039], [0.0, 0.147]])
     """
     known = (truth >= 0) & (given >= 0)
     assert max(truth.max(initial=0), given.max(initial=0)) < num_classes
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (truth[known], given[known]), 1)
-    size = counts.sum(1, keepdims=True)
-    cells = np.stack([counts, np.broadcast_to(size, counts.shape)], 2).reshape(-1, 2)
-    pairs, place = np.unique(cells, axis=0, return_inverse=True)  # few differ
-    found = [proportion(k, n) for k, n in pairs.tolist()]
-    bounds = np.array([(share.low, share.high) for share in found])[place.ravel()].reshape(*counts.shape, 2)
-    return TransitionEvidence(counts, (counts + 1 / num_classes) / (size + 1), bounds[..., 0], bounds[..., 1])
+    a = counts + PRIOR_COUNT
+    b = a.sum(1, keepdims=True) - a
+    pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
+    tails = [[beta_quantile(q, *map(float, pair)) for pair in pairs] for q in (LEVEL / 2, 1 - LEVEL / 2)]
+    low, high = (np.array(tail)[place.ravel()].reshape(a.shape) for tail in tails)
+    return TransitionEvidence(counts, a / (a + b), low, high)
 
 
 def verify_next(
@@ -336,7 +340,7 @@ def gather(
     return Evidence(
         num_random=int(random.sum()),
         num_held=int(held.sum()),
-        transition=count_transition(verified[random], given[random], num_classes),
+        transition=counted_posterior(verified[random], given[random], num_classes),
         calibration=calibration,
         corrections=correction_scores(g, corrected, v),
         threshold=choice,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
-from fasten.evidence import Evidence, count_transition, gather
+from fasten.evidence import Evidence, counted_posterior, gather
 from fasten.metrics import Floats
 from fasten.statistics import proportion
 
@@ -162,7 +162,7 @@ def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
     model underrates that has learnt wrong labels by heart, or follows errors that depend on the example.
     """
     rows = known.picked_random & ~known.held & (known.given >= 0)
-    counts = count_transition(known.verified[rows], known.given[rows], len(T)).counts
+    counts = counted_posterior(known.verified[rows], known.given[rows], len(T)).counts
     T = _as_often_wrong(T, counts)
     return np.asarray((counts + MODEL_ROWS * T) / (counts.sum(1, keepdims=True) + MODEL_ROWS))
 

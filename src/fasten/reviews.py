@@ -22,7 +22,7 @@ from fasten.cells import escaped, unescaped
 from fasten.data.labels import Picked, check_classes, label_texts, picked_of
 from fasten.data.table import KNOWN
 from fasten.data.texts import lines_below, read_text, split_header
-from fasten.evidence import count_transition, verify_next
+from fasten.evidence import counted_posterior, verify_next
 from fasten.files import write_text
 from fasten.findings import find
 from fasten.repair import Originals
@@ -57,7 +57,7 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
     counted = None
     if known.picked_random.any():
         random = known.picked_random
-        counted = count_transition(known.verified[random], known.given[random], size)
+        counted = counted_posterior(known.verified[random], known.given[random], size)
     post = audit.posterior(probs, judged.transition, known.given)
     rows = verify_next(post, known.given, known.verified, known.picked_random, counted, n, seed)
     picked = pd.Series(

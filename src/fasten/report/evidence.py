@@ -69,7 +69,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
         return Trust(UNCALIBRATED, _warnings(evidence)) if unknown else None
     transition = mapping(evidence, "transition")
     shares = _shares(transition, names)
-    right = sorted((share for share in shares if share.true == share.given), key=lambda share: share.mean)
+    right = sorted(_right_shares(transition, names), key=lambda share: share.mean)
     wrong = sorted((share for share in shares if share.true != share.given and share.k), key=lambda share: -share.mean)
     return Trust(
         sentences=tuple(_sentences(evidence)),
@@ -144,6 +144,17 @@ def _shares(transition: Record, names: Sequence[str]) -> list[Share]:
         for j in range(len(names))
         if sum(counts[i])
     ]
+
+
+def _right_shares(transition: Record, names: Sequence[str]) -> list[Share]:
+    """Of each class with verified rows, how many labels are right."""
+    found, listed = [], transition.get("right")
+    for name, part in zip(names, listed if isinstance(listed, list) else (), strict=False):
+        known = part if isinstance(part, dict) else {}
+        k, n, low, high = (number(known, key) for key in ("k", "n", "low", "high"))
+        if k is not None and n and low is not None and high is not None:
+            found.append(Share(name, name, round(k), round(n), k / n, low, high))
+    return found
 
 
 def _reliability_picture(calibration: Record) -> Markup:
