@@ -448,3 +448,15 @@ def test_importing_fasten_does_not_wait_for_scikit_learn_and_pandas():
     assert found.stdout.split() == ["[]", "True"]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fasten.nothing  # noqa: B018
+
+
+def test_training_on_a_cpu_does_not_wait_for_the_compiler_of_torch():
+    """A second, which several of torch's classes would take."""
+    code = (
+        "import sys, numpy as np; from fasten import FasTENClassifier;"
+        "x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2;"
+        "FasTENClassifier(epochs=1, device='cpu').fit(x, y, y_verified=y).predict(x);"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["False"], found.stderr
