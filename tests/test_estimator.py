@@ -22,6 +22,7 @@ from torch import nn
 
 import fasten.cli
 import fasten.estimator
+import fasten.training
 from fasten import FasTENClassifier
 from fasten.own import auto_recipe
 from fasten.records import Run
@@ -109,7 +110,7 @@ def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, me
         runs.append(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fasten.cli, "train", stop)
+    monkeypatch.setattr(fasten.training, "train", stop)
     monkeypatch.setattr(fasten.estimator, "fit_task", stop)
     x, _, given, verified = make_data(60_000)
     np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)
@@ -439,9 +440,9 @@ def test_the_page_on_python_runs_and_repairs_its_labels(folder):
     np.testing.assert_array_equal(names["again"].predict(names["X"]), names["own"].predict(names["X"]))
 
 
-def test_importing_fasten_does_not_wait_for_scikit_learn_and_pandas():
+def test_importing_fasten_does_not_wait_for_torch_scikit_learn_and_pandas():
     code = (
-        "import sys, fasten; print(sorted({'sklearn', 'pandas', 'jinja2'} & set(sys.modules)));"
+        "import sys, fasten; print(sorted({'torch', 'sklearn', 'pandas', 'jinja2'} & set(sys.modules)));"
         "from fasten import FasTENClassifier, observe; import fasten.observing; print(callable(fasten.observe))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
