@@ -40,7 +40,7 @@ PATIENCE = 120.0
 
 # Each process is forked from one that has imported everything and done nothing: a tenth of the time.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["fasten.cli", "sklearn.datasets"])
+PROCESSES.set_forkserver_preload(["fasten.cli", "fasten.console", "fasten.training", "sklearn.datasets"])
 
 
 def command(words: list[str], here: Path, fault: str, update_seconds: float) -> None:

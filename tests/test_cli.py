@@ -24,12 +24,13 @@ import fasten.training as training
 from data.fake_cifar import write_release
 from fasten.cli import main
 from fasten.console import Display
+from fasten.constants import VERSION
 from fasten.data.cifar import CIFAR10, read_cifar10
 from fasten.data.cifarn import read_cifar10n
 from fasten.data.digits import read_digits
 from fasten.data.synthetic import make_blobs
 from fasten.datasets import DATASETS, Dataset
-from fasten.records import VERSION, read_record
+from fasten.records import read_record
 
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
 FILES = ["gallery.json", "labels.csv", "log.jsonl", "model.safetensors", "probabilities.npy"]
@@ -603,7 +604,7 @@ def test_too_little_memory_is_said_in_a_sentence(folder, capsys, monkeypatch, er
     def fail(*args):
         raise error
 
-    monkeypatch.setattr("fasten.cli.train", fail)
+    monkeypatch.setattr("fasten.training.train", fail)
     refuse(TRAIN, capsys, "not enough memory", "smaller batch")
 
 
@@ -611,7 +612,7 @@ def test_our_own_faults_are_not_hidden(folder, monkeypatch):
     def fail(*args):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("fasten.cli.train", fail)
+    monkeypatch.setattr("fasten.training.train", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(shlex.split(TRAIN))
 
@@ -805,3 +806,25 @@ def test_it_runs_as_a_module_on_a_terminal_without_unicode_and_with_no_output_at
     assert (found.returncode, found.stderr) == (0, "")
     found = subprocess.run([*command, "trian"], capture_output=True, text=True, env=environment, timeout=120)
     assert (found.returncode, found.stdout) == (2, "")
+
+
+HEAVY = {"torch", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib", "jinja2", "PIL"}
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("--help", set()),
+        ("--version", set()),
+        ("train --help", set()),
+        ("audit --help", set()),
+        ("trian", set()),
+        ("train --ot x", set()),
+        ("methods", {"torch", "numpy", "jinja2"}),
+    ],
+)
+def test_nothing_heavy_is_imported_where_it_is_not_needed(line, needed):
+    code = f"import sys; from fasten.cli import main; main({line.split()!r}); print(*{HEAVY!r} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert set(found.stdout.splitlines()[-1].split()) <= needed

@@ -19,7 +19,8 @@ import fasten.compare as compare_module
 import fasten.training as training
 import fasten.workers as workers
 from fasten.cli import main
-from fasten.compare import DEFAULT_METHODS, Comparison, Outcome, Request, divide_settings, prepare, summarise
+from fasten.compare import Comparison, Outcome, Request, divide_settings, prepare, summarise
+from fasten.constants import COMPARED
 from fasten.datasets import DATASETS, load_task
 from fasten.methods import METHODS
 from fasten.records import Run, read_record
@@ -453,7 +454,7 @@ def test_settings_are_divided_in_the_order_given():
 
 
 def test_methods_by_default_are_known():
-    assert set(DEFAULT_METHODS.split(",")) <= set(METHODS)
+    assert set(COMPARED.split(",")) <= set(METHODS)
 
 
 @pytest.mark.parametrize("lacking", ["nothing", "the true T", "clean rows"])

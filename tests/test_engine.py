@@ -10,7 +10,7 @@ from torch import nn
 from builders import CPU64, make_tiny_task
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
-from fasten.engine import Fit, Update
+from fasten.engine import SGD, Fit, Update
 from fasten.loader import Loader
 from fasten.records import Run
 from fasten.training import build_method
@@ -81,6 +81,28 @@ def test_sgd_has_momentum_and_weight_decay_as_torch_defines_them():
         m = 0.9 * m + (-1 + 0.5 * w)
         w -= 0.1 * m
     assert method.net.weight.item() == pytest.approx(w)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "weight_decay", "nesterov"), [(0.9, 0.01, False), (0.9, 0.0, True), (0.0, 0.1, False)]
+)
+def test_sgd_steps_bit_for_bit_as_torch_does_tensor_by_tensor(momentum, weight_decay, nesterov):
+    generator = torch.Generator().manual_seed(0)
+    mine = [nn.Parameter(torch.randn(size, generator=generator)) for size in ((33, 7), (33,), (7, 33))]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in mine]
+    options = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+    rate = torch.tensor(0.03, dtype=torch.float64)
+    optimizer = SGD(Optim(0.0, **options), mine, rate)
+    reference = torch.optim.SGD(theirs, lr=0.03, foreach=False, **options)
+    for number in range(4):
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        rate.fill_(0.03 / 10**number)
+        reference.param_groups[0]["lr"] = 0.03 / 10**number
+        optimizer.step()
+        reference.step()
+    assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
 
 
 def test_the_best_validation_epoch_is_selected_and_the_later_one_of_equals():

@@ -22,6 +22,7 @@ from torch import nn
 
 import fasten.cli
 import fasten.estimator
+import fasten.training
 from fasten import FasTENClassifier
 from fasten.own import auto_recipe
 from fasten.records import Run
@@ -119,7 +120,7 @@ def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, me
         runs.append(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fasten.cli, "train", stop)
+    monkeypatch.setattr(fasten.training, "train", stop)
     monkeypatch.setattr(fasten.estimator, "fit_task", stop)
     x, _, given, verified = make_data(60_000)
     np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)
@@ -449,12 +450,24 @@ def test_the_page_on_python_runs_and_repairs_its_labels(folder):
     np.testing.assert_array_equal(names["again"].predict(names["X"]), names["own"].predict(names["X"]))
 
 
-def test_importing_fasten_does_not_wait_for_scikit_learn_and_pandas():
+def test_importing_fasten_does_not_wait_for_torch_scikit_learn_and_pandas():
     code = (
-        "import sys, fasten; print(sorted({'sklearn', 'pandas', 'jinja2'} & set(sys.modules)));"
+        "import sys, fasten; print(sorted({'torch', 'sklearn', 'pandas', 'jinja2'} & set(sys.modules)));"
         "from fasten import FasTENClassifier, observe; import fasten.observing; print(callable(fasten.observe))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.stdout.split() == ["[]", "True"]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         fasten.nothing  # noqa: B018
+
+
+def test_training_on_a_cpu_does_not_wait_for_the_compiler_of_torch():
+    """A second, which several of torch's classes would take."""
+    code = (
+        "import sys, numpy as np; from fasten import FasTENClassifier;"
+        "x, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2;"
+        "FasTENClassifier(epochs=1, device='cpu').fit(x, y, y_verified=y).predict(x);"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == ["False"], found.stderr

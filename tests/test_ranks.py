@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -164,7 +165,8 @@ def test_filling_does_not_undo_what_its_row_wrote_elsewhere_in_the_batch(order):
 
 
 def test_what_is_not_made_for_several_ranks_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(ranks, "world", lambda: 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(ranks, "joined", nullcontext)  # no other rank is there
     assert main(["methods"]) == 2
     assert "only train and resume run under torchrun; start `fasten methods` alone" in capsys.readouterr().err
     monkeypatch.setattr(machine, "world", lambda: 2)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 # faster. Without effect where torch was imported before.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from fasten.loader import BalancedDraw
-from fasten.nets import TwoHead
-from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
-from fasten.records import VERSION as __version__
+from fasten.constants import VERSION as __version__
 
 if TYPE_CHECKING:
     from fasten.estimator import FasTENClassifier
+    from fasten.loader import BalancedDraw
+    from fasten.nets import TwoHead
     from fasten.observing import observe
+    from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
 
 __all__ = [
     "BalancedDraw",
@@ -28,8 +28,16 @@ __all__ = [
     "observe",
 ]
 
-# These bring scikit-learn and pandas with them, a second that the pieces above need not wait for.
-LATE = {"FasTENClassifier": "fasten.estimator", "observe": "fasten.observing"}
+# Imported when first asked for: they bring torch with them, a second, and the first two scikit-learn and pandas.
+LATE = {
+    "FasTENClassifier": "fasten.estimator",
+    "observe": "fasten.observing",
+    "BalancedDraw": "fasten.loader",
+    "TwoHead": "fasten.nets",
+    "correct_labels": "fasten.ops.transition",
+    "corrected_nll": "fasten.ops.transition",
+    "estimate_transition": "fasten.ops.transition",
+}
 
 
 def __getattr__(name: str) -> Any:

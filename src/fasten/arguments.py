@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasten.own import Own
+if TYPE_CHECKING:
+    from fasten.own import Own
 
 
 def whole_from(least: int) -> Callable[[str], int]:
@@ -216,6 +217,8 @@ def own_data(
     min_precision: float | None,
 ) -> Own:
     """How a user's own data are to be read, as these options say."""
+    from fasten.own import Own
+
     paths = {"verified": verified, "clean": clean_folder, "valid": valid, "test": test}
     texts = {key: None if path is None else str(path) for key, path in paths.items()}
     return Own(size=size, max_bad=max_bad, min_precision=min_precision, **texts)

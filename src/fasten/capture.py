@@ -1,9 +1,12 @@
-"""One update captured as a CUDA graph; the only file that knows of graphs."""
+"""One update captured as a CUDA graph, and networks that were compiled; the only file that knows of graphs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +55,14 @@ def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tenso
     with torch.no_grad():
         for tensor, value in zip(state, saved, strict=True):
             tensor.copy_(value)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run networks as they are written, those that were compiled too.
+
+    Where torch has not imported its compiler there are none, and to ask it would take a second.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _clone(picks: Picks) -> Picks:

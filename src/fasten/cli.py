@@ -9,11 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasten import console, ranks
 from fasten.arguments import (
     CheckpointEvery,
     Clean,
@@ -42,17 +41,15 @@ from fasten.arguments import (
     place,
     switch,
 )
-from fasten.beginnings import check_folder
 from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped, resumable
-from fasten.datasets import Place, check_noise, is_own, prepare_data
-from fasten.machine import choose_machine
-from fasten.options import apply_settings
-from fasten.own import Own, check_beside
-from fasten.records import VERSION, Record, Run
+from fasten.constants import MAX_BAD, VERSION
 from fasten.sentences import is_out_of_memory, sentence, typed
 from fasten.suggest import one_line
-from fasten.training import Settings, resume, train
+
+if TYPE_CHECKING:
+    from fasten.console import Display
+    from fasten.records import Record
 
 OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
 
@@ -79,7 +76,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if ranks.world() > 1 and context.invoked_subcommand not in ("train", "resume"):
+    if _several() and context.invoked_subcommand not in ("train", "resume"):
         raise ValueError(f"only train and resume run under torchrun; start `fasten {context.invoked_subcommand}` alone")
 
 
@@ -97,7 +94,7 @@ def train_command(
     valid: ValidFolder = None,
     test: TestFolder = None,
     size: Size = None,
-    max_bad: MaxBad = Own.max_bad,
+    max_bad: MaxBad = MAX_BAD,
     min_precision: MinPrecision = None,
     device: Device = "auto",
     settings: Set = None,
@@ -136,6 +133,15 @@ def train_command(
       fasten train digits --set threshold=0.9 --epochs 30 --out runs/mine
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
+    from fasten import ranks
+    from fasten.beginnings import check_folder
+    from fasten.datasets import Place, check_noise, is_own, prepare_data
+    from fasten.machine import choose_machine
+    from fasten.options import apply_settings
+    from fasten.own import check_beside
+    from fasten.records import Run
+    from fasten.training import Settings, train
+
     check_noise(data, noise)
     if not ranks.restarted():
         check_folder(out)
@@ -192,6 +198,9 @@ def resume_command(
     Example:
       fasten resume runs/digits
     """
+    from fasten.datasets import Place
+    from fasten.training import Settings, resume
+
     place = None if root is None else Place(root)
     with resumable(dir / "record.json", _resume(dir)), _display(as_json) as display:
         record = resume(
@@ -201,7 +210,7 @@ def resume_command(
     _finish(record, dir, as_json)
 
 
-def _hooks(display: console.Display) -> dict[str, Any]:
+def _hooks(display: Display) -> dict[str, Any]:
     return {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
 
 
@@ -209,11 +218,15 @@ def _resume(out: Path) -> str:
     return f"{typed('resume', out)} goes on from the last checkpoint"
 
 
-def _display(as_json: bool) -> console.Display:
+def _display(as_json: bool) -> Display:
+    from fasten import console, ranks
+
     return console.Display(quiet=as_json or ranks.rank() > 0)
 
 
 def _finish(record: Record, out: Path, as_json: bool) -> None:
+    from fasten import console, ranks
+
     if ranks.rank() > 0:
         return
     if as_json:
@@ -249,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark
     status = 2
     try:
-        with ranks.joined():
+        with _joined():
             return int(app(args=given or ["--help"], prog_name="fasten", standalone_mode=False) or 0)
     except _ClickError as error:
         message = _usage(error)
@@ -265,6 +278,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError):  # the terminal may be gone
         print(f"fasten: {message}", file=sys.stderr)
     return status
+
+
+def _several() -> bool:
+    """Whether torchrun has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _joined() -> contextlib.AbstractContextManager[None]:
+    if not _several():
+        return contextlib.nullcontext()
+    from fasten import ranks
+
+    return ranks.joined()
 
 
 def _usage(error: Any) -> str:

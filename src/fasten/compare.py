@@ -16,6 +16,7 @@ from typing import Any, Literal, get_type_hints
 
 from fasten.beginnings import check_folder, check_no_file, check_plan, record_in
 from fasten.cluster import Cluster, room_on_ray
+from fasten.constants import COMPARED
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
@@ -32,7 +33,6 @@ from fasten.training import Settings, build_method, plan_of
 from fasten.workers import Job, in_this_process
 
 SCHEMA = 1
-DEFAULT_METHODS = "fasten,fasten-no-lc,naive-oversampling,cross-entropy,clean-only"
 MOST_SEEDS = 1000  # a larger number is a seed, and not how many
 FIXED = ("dataset", "own", "noise", "labels", "epochs", "settings")  # what all runs of one table share
 
@@ -45,7 +45,7 @@ class Request:
 
     dataset: str
     noise: str = "none"
-    methods: str = DEFAULT_METHODS
+    methods: str = COMPARED
     seeds: str = "3"
     epochs: int | None = None
     settings: Sequence[str] = ()

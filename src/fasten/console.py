@@ -9,25 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fasten.bench import Timing, run_ratios
-from fasten.compare import Outcome as RunOutcome
-from fasten.compare import Summary
-from fasten.engine import Row
-from fasten.records import Record, Run
-from fasten.report import read_gallery
-from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
-from fasten.report.paper import Outcome, text_table
-from fasten.report.values import setting
-from fasten.reproduce import Made
 from fasten.sentences import typed
-from fasten.speed import in_words, measured
-from fasten.wanted import Plan, settings_of
+
+if TYPE_CHECKING:
+    from fasten.bench import Timing
+    from fasten.compare import Outcome as RunOutcome
+    from fasten.compare import Summary
+    from fasten.engine import Row
+    from fasten.records import Record, Run
+    from fasten.report.paper import Outcome
+    from fasten.reproduce import Made
+    from fasten.wanted import Plan
 
 PATIENCE = 3.0  # seconds
 
@@ -133,6 +131,8 @@ class Reproduction(Runs):
             self.say(f"{len(plan.runs)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
 
     def made(self, run: Made) -> None:
+        from fasten.speed import in_words
+
         self.stop()
         count = f"{run.number} of {run.total}"
         left = "" if run.number == run.total else f"; about {in_words(run.seconds_left)} left"
@@ -140,10 +140,14 @@ class Reproduction(Runs):
 
 
 def _time(runs: Sequence[Run]) -> str:
+    from fasten.speed import measured
+
     return f": {measured().summary(runs)}" if runs else ""
 
 
 def _run_name(run: Run) -> str:
+    from fasten.wanted import settings_of
+
     what = [run.method, f"{run.dataset} {run.noise}", *settings_of(run), f"seed {run.seed}"]
     return ", ".join(what)
 
@@ -158,6 +162,8 @@ def _found(run: Made) -> str:
 
 def show_result(record: Record, out: Path) -> None:
     """The last lines of a run."""
+    from fasten.report import read_gallery
+
     result = record["result"]
     rows = [[record["run"]["method"], result["test_accuracy"], result["test_accuracy_last"], result["valid_accuracy"]]]
     names = {"clean_only": "clean rows only", "noisy_only": "noisy labels only"}
@@ -193,6 +199,8 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) -> None:
     """What each does, what it needs, and what `--set` can change, with the value it has if not set."""
+    from fasten.report.values import setting
+
     rows = []
     for method in methods:
         needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"]}
@@ -207,6 +215,8 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
 
 def show_comparison(summary: Summary, out: Path) -> None:
     """Its tables and notes."""
+    from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
+
     print(f"{headline(summary)}\n")
     show_table(*method_table(summary))
     if summary["differences"]:
@@ -227,6 +237,10 @@ def show_experiments(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show_estimate(found: Mapping[str, Any]) -> None:
     """Every run, and how long those that are missing take."""
+    from fasten.records import Run
+    from fasten.speed import measured
+    from fasten.wanted import settings_of
+
     speed, rows, missing = measured(), [], []
     for row in found["runs"]:
         run = Run.from_json(row["run"])
@@ -242,6 +256,8 @@ def show_estimate(found: Mapping[str, Any]) -> None:
 
 def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str]], out: Path) -> None:
     """Every table, what failed, and where all of it lies."""
+    from fasten.report.paper import text_table
+
     for outcome in outcomes:
         print(f"{text_table(outcome).rstrip()}\n")
     alike: dict[str, list[str]] = {}
@@ -301,6 +317,8 @@ def _interval(found: Mapping[str, Any]) -> str:
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     """A line for each stage of each method, then one for each method's whole run."""
+    from fasten.bench import run_ratios
+
     print(f"{net} on {device}; ratio to naive-oversampling, which is plain cross-entropy on the same images")
     rows = []
     for t in lines:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
-from fasten.capture import OneUpdate, capture
+from fasten.capture import OneUpdate, capture, uncompiled
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
@@ -96,7 +97,7 @@ class Update:
         kept = {"sum.cursor": self.cursor, "sum.loss": self.loss}
         kept |= {f"history.{name}": tensor for name, tensor in self.history.items()}
         for number, optimizer in enumerate(self.optimizers.values()):
-            for position, state in optimizer.state_dict()["state"].items():
+            for position, state in enumerate(optimizer.state.values()):
                 kept |= {f"optim.{number}.{position}.{key}": value for key, value in state.items()}
         return kept
 
@@ -262,7 +263,7 @@ def predictions(
     left = len(loader.rows[part])
     try:
         for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
-            with torch.compiler.set_stance("force_eager"):
+            with uncompiled():
                 found = in_order((of or method)(x), left)  # this rank's rows of a chunk, then all of its rows
             left -= len(found)
             yield found
@@ -299,32 +300,51 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> torch.optim.Optimizer:
-    """With all of its state there from the start: a captured graph cannot make it at the first step."""
-    on_gpu = rate.device.type == "cuda"
-    if spec.kind == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            parameters, lr=rate, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad, fused=on_gpu, capturable=on_gpu
-        )
-        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if spec.amsgrad else [])]
-    else:
-        optimizer = torch.optim.SGD(
-            parameters,
+class SGD:
+    """The step of `torch.optim.SGD`, without the class: with it torch imports its compiler, a second of every run."""
+
+    def __init__(self, spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> None:
+        self.spec, self.parameters, self.rate = spec, parameters, rate
+        self.state: dict[Tensor, dict[str, Tensor]] = {p: {"momentum_buffer": torch.zeros_like(p)} for p in parameters}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        on_cpu = self.rate.device.type == "cpu"
+        rate: Any = self.rate.item() if on_cpu else self.rate  # a GPU reads it when the captured update is replayed
+        sgd(
+            list(self.parameters),
+            [parameter.grad for parameter in self.parameters if parameter.grad is not None],
+            list(_velocities(self)),
+            foreach=on_cpu,  # the same sums, in fewer calls
+            fused=self.rate.device.type == "cuda",
+            weight_decay=self.spec.weight_decay,
+            momentum=self.spec.momentum,
             lr=rate,
-            momentum=spec.momentum,
-            weight_decay=spec.weight_decay,
-            nesterov=spec.nesterov,
-            fused=on_gpu,
+            dampening=0,
+            nesterov=self.spec.nesterov,
+            maximize=False,
         )
-        names = ["momentum_buffer"]
+
+
+Optimizer = SGD | torch.optim.Adam
+
+
+def _optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> Optimizer:
+    """With all of its state there from the start: a captured graph cannot make it at the first step."""
+    if spec.kind == "sgd":
+        return SGD(spec, parameters, rate)
+    on_gpu = rate.device.type == "cuda"
+    optimizer = torch.optim.Adam(
+        parameters, lr=rate, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad, fused=on_gpu, capturable=on_gpu
+    )
+    names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if spec.amsgrad else [])]
     for parameter in parameters:
         optimizer.state[parameter] = {name: torch.zeros_like(parameter) for name in names}
-        if spec.kind == "adam":
-            optimizer.state[parameter]["step"] = torch.zeros((), device=parameter.device)
+        optimizer.state[parameter]["step"] = torch.zeros((), device=parameter.device)
     return optimizer
 
 
-def _velocities(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def _velocities(optimizer: Optimizer) -> list[Tensor]:
     return [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fasten import metrics
+from fasten.capture import uncompiled
 from fasten.data.task import Known, Task
 from fasten.engine import Row, predict, predictions
 from fasten.findings import Findings, find
@@ -197,7 +198,7 @@ def _clean_set_estimate(method: nn.Module, loader: Loader) -> list[list[float]] 
     if not isinstance(net, TwoHead) or len(loader.y["clean"]) == 0:
         return None
     net.eval()
-    with torch.compiler.set_stance("force_eager"):
+    with uncompiled():
         probs = torch.cat([net(x)[1].softmax(1) for x in loader.chunks("clean", 1000)])
     T: list[list[float]] = estimate_transition(probs, loader.y["clean"], loader.num_classes).cpu().double().tolist()
     return T

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fasten.constants import VERSION
 from fasten.contract import Recipe
 from fasten.files import write_text
 
 SCHEMA = 1
-VERSION = "0.1.0"
 SHARED_GPU = "FASTEN_SHARED_GPU"  # a variable that is set where several runs share a GPU: their times say little
 PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import shlex
 
-import torch
-
 from fasten.suggest import one_line
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -36,5 +34,9 @@ def typed(*words: object) -> str:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """On a GPU, or on the host, where torch has no exception of its own for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """On a GPU, by the name of torch's exception, since torch need not be there yet; or on the host, which has none."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in str(error)
+    )

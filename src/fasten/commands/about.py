@@ -6,17 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fasten import console
 from fasten.arguments import Device, Json, name, number, text
-from fasten.bench import bench as time_methods
-from fasten.bench import image_task, run_ratios, with_kernels
-from fasten.compare import read_methods
-from fasten.contract import Recipe
-from fasten.datasets import DATASETS
-from fasten.machine import choose_machine
-from fasten.methods import METHODS
-from fasten.options import find_method, option_defaults
-from fasten.records import Run
 
 
 def methods(as_json: Json = False) -> None:
@@ -26,6 +16,10 @@ def methods(as_json: Json = False) -> None:
     Example:
       fasten methods --json
     """
+    from fasten import console
+    from fasten.contract import Recipe
+    from fasten.methods import METHODS
+
     rows = [_describe(method) for method in METHODS]
     if as_json:
         print(json.dumps(rows))
@@ -34,6 +28,8 @@ def methods(as_json: Json = False) -> None:
 
 
 def _describe(method: str) -> dict[str, Any]:
+    from fasten.options import find_method, option_defaults
+
     entry = find_method(method)
     needs = ("clean_set", "true_transition", "stages", "networks", "backprops")
     values = {"name": method, "family": entry.family, "about": entry.about}
@@ -48,6 +44,9 @@ def datasets(as_json: Json = False) -> None:
     Example:
       fasten datasets
     """
+    from fasten import console
+    from fasten.datasets import DATASETS
+
     rows = []
     for key, dataset in DATASETS.items():
         sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid}
@@ -83,6 +82,14 @@ def bench(
       fasten bench --methods all --device cuda --kernels compiled
       fasten bench --methods mw-net --set route=graph
     """
+    from fasten import console
+    from fasten.bench import bench as time_methods
+    from fasten.bench import image_task, run_ratios, with_kernels
+    from fasten.compare import read_methods
+    from fasten.contract import Recipe
+    from fasten.machine import choose_machine
+    from fasten.records import Run
+
     machine = with_kernels(choose_machine(device), kernels)
     on_gpu = machine.device.type == "cuda"
     recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)

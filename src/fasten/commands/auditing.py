@@ -5,28 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
-
-from fasten import console
 from fasten.arguments import Folder, Json, MinPrecision, number, place, text
-from fasten.auditing import Audit, choose_threshold, read_audit, summarise
-from fasten.gallery import is_verified
-from fasten.repair import Copied, find_originals, write_folder, write_table
-from fasten.reviews import (
-    feature_texts,
-    image_addresses,
-    issue_rows,
-    merge_verdicts,
-    next_rows,
-    read_review,
-    tasks,
-    write_review,
-    write_tasks,
-    write_verified,
-)
 from fasten.suggest import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fasten.auditing import Audit
+    from fasten.repair import Copied
 
 EXPORTS = ("labelstudio", "csv", "parquet", "folder")
 SHOWN = 10  # rows, unless --top says otherwise
@@ -75,6 +63,8 @@ def audit(
       fasten audit runs/photos --import review.csv --out verified.csv
       fasten train photos --verified verified.csv --out runs/photos-2
     """
+    from fasten.auditing import choose_threshold, read_audit
+
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
     if min_precision is not None:
@@ -108,6 +98,8 @@ def _check(
 
 
 def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
+    from fasten.reviews import merge_verdicts, read_review, write_verified
+
     verdicts = [verdict for path in reviews for verdict in read_review(path, found)]
     merged = merge_verdicts(found, verdicts)
     _refuse_existing(out)
@@ -127,6 +119,9 @@ def _export(
     data: str | None,
     url: str | None,
 ) -> dict[str, Any]:
+    from fasten.repair import find_originals, write_folder, write_table
+    from fasten.reviews import issue_rows, next_rows
+
     if export == "labelstudio":
         rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
         return _label_studio(found, rows, _needed(out), data, url)
@@ -141,6 +136,8 @@ def _export(
 
 
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
+    from fasten.reviews import write_review
+
     said = f"{len(rows)} rows to verify; write the right label of each into the column verdict"
     if out is None:
         columns = ["id", "given", "suggested", "p_wrong", "picked"]
@@ -151,6 +148,9 @@ def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
 
 
 def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None, url: str | None) -> dict[str, Any]:
+    from fasten.repair import find_originals
+    from fasten.reviews import feature_texts, image_addresses, tasks, write_tasks
+
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out} must end in .json for --export labelstudio")
     _refuse_existing(out)
@@ -187,6 +187,8 @@ def _refuse_existing(out: Path) -> None:
 
 
 def _say(done: dict[str, Any], as_json: bool) -> None:
+    from fasten import console
+
     said = done.pop("said")
     if as_json:
         print(json.dumps(done))
@@ -197,6 +199,10 @@ def _say(done: dict[str, Any], as_json: bool) -> None:
 
 
 def _show(found: Audit, top: int, as_json: bool) -> None:
+    from fasten import console
+    from fasten.auditing import summarise
+    from fasten.gallery import is_verified
+
     summary, rows = summarise(found), found.table[~is_verified(found.table)].head(top)
     shown = [{key: _plain(row[key]) for key in COLUMNS} for row in rows.to_dict("records")]
     if as_json:

@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fasten import console
 from fasten.arguments import Data, Device, Download, Folder, Json, Labels, MaxBad, OwnRoot, place, switch, text
-from fasten.datasets import find_dataset, is_own
-from fasten.exporting import export_run, first_examples
-from fasten.inference import evaluate_run, load_new_task, load_test_task, predict_run, read_finished
-from fasten.machine import choose_machine
-from fasten.own import Own
-from fasten.records import epochs_so_far, read_record
-from fasten.report import read_gallery, write_report
+from fasten.constants import MAX_BAD
 
 CLASSES_SHOWN = 10  # by `predict`, the most frequent ones
 
@@ -24,7 +17,7 @@ CLASSES_SHOWN = 10  # by `predict`, the most frequent ones
 def evaluate(
     dir: Folder,
     data: Data,
-    max_bad: MaxBad = Own.max_bad,
+    max_bad: MaxBad = MAX_BAD,
     root: OwnRoot = None,
     device: Device = "auto",
     labels: Labels = None,
@@ -43,6 +36,10 @@ def evaluate(
       fasten evaluate runs/digits digits
       fasten evaluate runs/photos checked-photos/
     """
+    from fasten import console
+    from fasten.inference import evaluate_run, load_test_task, read_finished
+    from fasten.machine import choose_machine
+
     _check_data(data)
     machine = choose_machine(device)
     task = load_test_task(read_finished(dir), data, root, labels, download, max_bad)
@@ -64,7 +61,7 @@ def predict(
     probabilities: Annotated[
         bool, switch("--probabilities", "Also write the probability of every class, a column each.")
     ] = False,
-    max_bad: MaxBad = Own.max_bad,
+    max_bad: MaxBad = MAX_BAD,
     root: OwnRoot = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -81,6 +78,11 @@ def predict(
       fasten predict runs/photos new-photos/ --out predictions.csv
       fasten predict runs/items items.csv --probabilities --out items-p.csv
     """
+    from fasten import console
+    from fasten.datasets import is_own
+    from fasten.inference import load_new_task, predict_run, read_finished
+    from fasten.machine import choose_machine
+
     _check_data(data)
     _check_file(out)
     if is_own(data) and os.path.realpath(data) == os.path.realpath(out):
@@ -119,6 +121,9 @@ def export(
       fasten export runs/digits --out digits.onnx
       fasten export runs/digits --format torch --data digits --out digits.pt2
     """
+    from fasten.exporting import export_run, first_examples
+    from fasten.inference import load_new_task, read_finished
+
     _check_file(out)
     examples = None
     if data is not None:
@@ -139,6 +144,8 @@ def export(
 
 
 def _check_data(data: str) -> None:
+    from fasten.datasets import find_dataset, is_own
+
     if not is_own(data):
         find_dataset(data)
 
@@ -167,6 +174,9 @@ def report(
     Example:
       fasten report runs/digits --out digits.html
     """
+    from fasten.records import epochs_so_far, read_record
+    from fasten.report import read_gallery, write_report
+
     path = out or dir / "report.html"
     _check_file(path)
     record = read_record(dir)

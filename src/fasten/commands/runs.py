@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fasten import console
 from fasten.arguments import (
     CleanFolder,
     Data,
@@ -38,15 +37,8 @@ from fasten.arguments import (
     switch,
     text,
 )
-from fasten.cluster import read_cluster
 from fasten.commands.stopping import resumable
-from fasten.compare import DEFAULT_METHODS, Request, compare, prepare, read_seeds
-from fasten.datasets import Place, is_own
-from fasten.own import Own, check_beside
-from fasten.reproduce import How, reproduce
-from fasten.training import Settings
-from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
-from fasten.wanted import Request as Wish
+from fasten.constants import COMPARED, MAX_BAD
 
 Only = Annotated[
     list[str] | None,
@@ -57,7 +49,7 @@ Only = Annotated[
 def compare_command(
     data: Data,
     out: Annotated[Path, place("--out", "A folder for the runs and tables; an existing comparison is continued.")],
-    methods: Methods = DEFAULT_METHODS,
+    methods: Methods = COMPARED,
     seeds: Seeds = "3",
     noise: Noise = "none",
     epochs: Epochs = None,
@@ -66,7 +58,7 @@ def compare_command(
     valid: ValidFolder = None,
     test: TestFolder = None,
     size: Size = None,
-    max_bad: MaxBad = Own.max_bad,
+    max_bad: MaxBad = MAX_BAD,
     device: Device = "auto",
     settings: SetOfSeveral = None,
     root: Root = Path("data"),
@@ -91,6 +83,13 @@ def compare_command(
       fasten compare items.csv --methods fasten,cross-entropy --out runs/items
       fasten compare cifar10 --ray auto --gpus-per-run 0.33 --out runs/grid
     """
+    from fasten import console
+    from fasten.cluster import read_cluster
+    from fasten.compare import Request, compare, prepare
+    from fasten.datasets import Place, is_own
+    from fasten.own import check_beside
+    from fasten.training import Settings
+
     cluster = read_cluster(ray, gpus_per_run)
     if is_own(data):
         check_beside(data, out)
@@ -150,6 +149,15 @@ def reproduce_command(
       fasten reproduce all --setting miniature --seeds 1
       fasten reproduce all --ray auto --gpus-per-run 0.33
     """
+    from fasten import console
+    from fasten.cluster import read_cluster
+    from fasten.compare import read_seeds
+    from fasten.datasets import Place
+    from fasten.reproduce import How, reproduce
+    from fasten.training import Settings
+    from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
+    from fasten.wanted import Request as Wish
+
     wish = Wish(names or (), setting, seeds, only or (), records or None)
     if list_names:
         _show(list_all(experiments_of(wish), read_seeds(seeds)), as_json, console.show_experiments)

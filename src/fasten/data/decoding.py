@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fasten.constants import MAX_BAD
 from fasten.data.images import MAX_PIXELS, ImageFiles
 from fasten.suggest import one_line
 
@@ -59,7 +60,7 @@ class Decoding:
 
     size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
-    max_bad: int = 10  # images that may be unreadable: they are named and left out
+    max_bad: int = MAX_BAD  # images that may be unreadable: they are named and left out
     cache_bytes: int = 2**30  # decoded images stay in memory if all of them take no more
 
     def __post_init__(self) -> None:
