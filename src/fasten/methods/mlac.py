@@ -9,6 +9,10 @@ Letters: θ are the classifier's weights, ω the correction network's, h feature
 batch, g is the first half, for the meta-loss, and c the second, to train on; F is the inner gradient. Left out is the
 discounted sum of meta-gradients over several updates (five for the paper's Clothing1M): ω moves with every update.
 Differs: the clean set is the run's own, and no clean row is among the noisy ones.
+
+Digits at 60% noise, three seeds: 0.698, below cross-entropy's 0.754, where validation picks the epoch; at the last
+epoch 0.621 against 0.581. The correction network seems too slow for a classifier at a rate of 0.2: with
+`meta_rate=3e-3`, ten times the authors', it is 0.790. Ten times the epochs (seed 0) gain nothing.
 """
 
 from __future__ import annotations

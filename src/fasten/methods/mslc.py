@@ -8,6 +8,8 @@ Letters: ȳ is the given label, s the soft label so far, z the logits, p their s
 say. Shares of the mixture: α of ȳ, (1−α)β of s, (1−α)(1−β) of p. Follows the authors' code, but no clean row is among
 the noisy ones, the warm-up takes 80 of 120 epochs (FasTEN paper), not 79, a running mean stands for the ring of
 predictions, and a soft label is written at once, not at the epoch's end: the same, since a pass visits each row once.
+Digits at 60% noise, three seeds: no better than cross-entropy, 0.754 for both, since validation picks an epoch of the
+warm-up (the 2nd to 9th of 69). Mixing starts when the wrong labels are fitted; last epoch 0.578 against 0.581.
 """
 
 from __future__ import annotations
