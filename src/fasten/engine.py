@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -313,7 +313,7 @@ class SGD:
         rate: Any = self.rate.item() if on_cpu else self.rate  # a GPU reads it when the captured update is replayed
         sgd(
             list(self.parameters),
-            [parameter.grad for parameter in self.parameters if parameter.grad is not None],
+            cast(list[Tensor], [parameter.grad for parameter in self.parameters]),  # an update sets all of them
             list(_velocities(self)),
             foreach=on_cpu,  # the same sums, in fewer calls
             fused=self.rate.device.type == "cuda",
