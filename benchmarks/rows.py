@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -49,8 +48,9 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most that this program ever held; `ru_maxrss` would count what the process was before it became this one."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
