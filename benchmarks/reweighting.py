@@ -39,13 +39,14 @@ from fasten.training import make_loader, plan_of
 RECIPE = Recipe("narrow-resnet", epochs=10, milestones=(8, 9))  # 1,000 updates, where a run of the paper has 26,400,
 FASTER = {"meta_rate": 0.0264}  # so that the weighting network moves as much faster
 FIRST = {"normalise": True, "meta_optim": "sgd", "nesterov": True} | FASTER
+LATER = {"normalise": False, "meta_optim": "adam", "nesterov": False} | FASTER
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # options of the method, changes of the recipe
     "cross-entropy": ("cross-entropy", {}, {}),
-    "mw-net, later script": ("mw-net", FASTER, {}),
+    "mw-net, later script": ("mw-net", LATER, {}),
     "mw-net, first script": ("mw-net", FIRST, {}),
     "l2rw, momentum 0.9": ("l2rw", {}, {}),
     "l2rw, no momentum": ("l2rw", {}, {"momentum": 0.0}),
-    "mw-net, later script, normalised": ("mw-net", {"normalise": True} | FASTER, {}),
+    "mw-net, later script, normalised": ("mw-net", LATER | {"normalise": True}, {}),
 }
 
 

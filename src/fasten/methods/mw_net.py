@@ -5,9 +5,9 @@ with the classifier: a virtual step by weighted losses, the clean loss from ther
 then the real step with the weights of the new V.
 
 Letters: θ are the classifier's weights, ω those of V, ℓ a row's loss, α and β the rates of θ and ω.
-Follows the authors' later script: weights are not normalised, V is trained by Adam, the virtual rate is the real one.
-Their first script is `normalise=true meta_optim=sgd nesterov=true`. Differs from both: the clean set is the run's own,
-and no clean row is among the noisy ones.
+Follows the authors' first script: the weights of a batch add up to its size, V is trained by SGD, the virtual rate is
+the real one. Their later script is `normalise=false meta_optim=adam nesterov=false`. Differs from both: the clean set is
+the run's own, and no clean row is among the noisy ones.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class MWNet(nn.Module):
         *,
         num_classes: int,
         clean_batch: int | None = None,
-        meta_optim: Literal["adam", "sgd"] = "adam",
+        meta_optim: Literal["adam", "sgd"] = "sgd",
         meta_rate: float = 1e-3,
-        normalise: bool = False,
-        nesterov: bool = False,
+        normalise: bool = True,
+        nesterov: bool = True,
         route: Route = "tangent",
     ) -> None:
         super().__init__()
