@@ -14,7 +14,7 @@ from typing import Any
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import key
 from fasten.files import write_text
-from fasten.options import apply_settings
+from fasten.options import apply_settings, find_method, option_defaults
 from fasten.records import Record, Run, read_record
 
 HERE = Path(__file__).parent
@@ -37,16 +37,19 @@ def slim(record: Record, commit: str | None = None, shared: bool = False) -> Rec
     if not COMMIT.fullmatch(str(environment["commit"])):
         raise ValueError(f"a commit has 40 hexadecimal digits, got {environment['commit']}; give it with --commit")
     environment["shared_gpu"] = shared or bool(environment.get("shared_gpu"))
-    kept: Record = _rounded({**record, "environment": environment, "run": _placeless(record["run"])})
+    kept: Record = _rounded({**record, "environment": environment, "run": _plain(record["run"])})
     if found := [text for text in _texts(kept) if MACHINE_PATH.search(text)]:
         raise ValueError(f"the record names a path of the machine, {found[0]!r}; others cannot use it")
     return kept
 
 
-def _placeless(run: dict[str, Any]) -> dict[str, Any]:
-    """Weights by the name of their file."""
+def _plain(run: dict[str, Any]) -> dict[str, Any]:
+    """Weights by the name of their file, and no options that are the method's own anyway."""
+    usual = option_defaults(find_method(run["method"]))
+    options = {name: value for name, value in run["options"].items() if value != usual[name]}
     weights = run["recipe"].get("weights")
-    return run if weights is None else {**run, "recipe": {**run["recipe"], "weights": Path(weights).name}}
+    recipe = run["recipe"] if weights is None else {**run["recipe"], "weights": Path(weights).name}
+    return {**run, "options": options, "recipe": recipe}
 
 
 def file_name(run: Run) -> str:

@@ -50,7 +50,7 @@ def section(name):
 @pytest.mark.parametrize(
     ("method", "row", "paper", "word"),
     [
-        ("mw-net", "MW-Net", "56.56 ± 3.07", "**below**"),
+        ("mw-net", "MW-Net", "56.56 ± 3.07", "better"),
         ("glc", "GLC", "67.44 ± 1.50", "better"),
         ("mlac", "MLaC", "71.94 ± 2.22", "reproduced"),
     ],
@@ -141,6 +141,12 @@ def test_weights_are_kept_by_the_name_of_their_file():
     record = long_record()
     record["run"]["recipe"]["weights"] = "/home/me/data/start.safetensors"
     assert adding.slim(record)["run"]["recipe"]["weights"] == "start.safetensors"
+
+
+def test_options_that_are_the_methods_own_anyway_are_left_out():
+    record = long_record()
+    record["run"] |= {"method": "mw-net", "options": {"meta_optim": "sgd", "normalise": False}}
+    assert adding.slim(record)["run"]["options"] == {"normalise": False}
 
 
 def test_a_commit_that_is_entered_afterwards_is_told():
