@@ -6,8 +6,8 @@ then the real step with the weights of the new V.
 
 Letters: θ are the classifier's weights, ω those of V, ℓ a row's loss, α and β the rates of θ and ω.
 Follows the authors' first script: the weights of a batch add up to its size, V is trained by SGD, the virtual rate is
-the real one. Their later script is `normalise=false meta_optim=adam nesterov=false`. Differs from both: the clean set is
-the run's own, and no clean row is among the noisy ones.
+the real one. Their later script is `normalise=false meta_optim=adam nesterov=false`. Differs from both: the clean set
+is the run's own, and no clean row is among the noisy ones.
 """
 
 from __future__ import annotations
