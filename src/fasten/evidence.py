@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fasten.audit import Judged
 from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
-from fasten.metrics import Floats, Ints, auroc
+from fasten.metrics import Floats, Ints, auroc, count_pairs
 from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
 
@@ -192,10 +192,7 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
     >>> found.mean.tolist(), found.low.round(3).tolist()
     ([[0.625, 0.375], [0.25, 0.75]], [[0.177, 0.039], [0.0, 0.147]])
     """
-    known = (truth >= 0) & (given >= 0)
-    assert max(truth.max(initial=0), given.max(initial=0)) < num_classes
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (truth[known], given[known]), 1)
+    counts = count_pairs(truth, given, num_classes)
     a = counts + PRIOR_COUNT
     b = a.sum(1, keepdims=True) - a
     pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ

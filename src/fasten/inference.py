@@ -216,7 +216,7 @@ def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
     counts, nll, done = np.zeros((task.num_classes, task.num_classes), np.int64), 0.0, 0
     for probs in predictions(folder, task, machine):
         labels = task.test[done : done + len(probs)]
-        np.add.at(counts, (labels, probs.argmax(1)), 1)
+        counts += metrics.count_pairs(labels, probs.argmax(1), task.num_classes)
         nll += len(probs) * (metrics.nll(probs.astype(np.float64), labels) or 0.0)
         done += len(probs)
     return {
