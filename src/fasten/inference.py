@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_weights
 from torch import Tensor, nn
 
-from fasten import metrics
+from fasten import engine, metrics
 from fasten.beginnings import check_trained
 from fasten.cells import escaped
 from fasten.data.rows import Rows
@@ -203,10 +202,9 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
 
 def predictions(folder: Path, task: Task, machine: Machine) -> Iterator[NDArray[np.float32]]:
     """Class probabilities (rows, N) of a task's test rows by a run's classifier, in order, some rows at a time."""
-    method = machine.place(load_method(folder, task)).eval()
-    for x in make_loader(task, machine, seed=0).chunks("test", CHUNK):
-        with torch.no_grad():
-            yield method(x).float().cpu().numpy()
+    method = machine.place(load_method(folder, task))
+    for probs in engine.predictions(method, make_loader(task, machine, seed=0), "test", chunk=CHUNK):
+        yield probs.float().cpu().numpy()
 
 
 def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
