@@ -48,9 +48,9 @@ class Timing:
         return self.updates * self.milliseconds / 1000
 
 
-def image_task(size: int, num_classes: int = 10, rows: int = 6000) -> Task:
+def image_task(size: int) -> Task:
     """Images of no meaning, as many bytes as real ones: what an update costs does not depend on what they show."""
-    source = make_blobs(num_classes, rows // num_classes, size)
+    source = make_blobs(num_classes=10, per_class=600, size=size)
     dataset = Dataset(lambda place: source, "", 500, 500, Run("").recipe, num_test=500, pad=4, flip=True)
     return make_task(dataset, source, "symmetric:0.4", seed=0)
 

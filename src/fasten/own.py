@@ -185,7 +185,7 @@ def _read_file(
 
 def _with_verdicts(rows: Rows, verified: Path, path: Path) -> Rows:
     folder = path if path.is_dir() else path.parent
-    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names, "random")
+    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
     return replace(rows, verified=columns.verified, picked=columns.picked)
 
