@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fasten.beginnings import check_plan
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
-from fasten.data.labels import Picked, check_alike, label_texts
+from fasten.data.labels import Picked, check_alike, label_texts, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
@@ -217,11 +217,11 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (X_clean is None) != (y_clean is None):
             raise ValueError("X_clean and y_clean come together, but one of them is missing")
         if _is_table(X):
-            x, y = validate_data(self, _on_host(X), _on_host(y), dtype=np.float32, ensure_min_samples=2)
+            x, y = validate_data(self, on_host(X), on_host(y), dtype=np.float32, ensure_min_samples=2)
         else:
             for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
                 delattr(self, name)
-            x, y = X, validate_data(self, y=_on_host(y))
+            x, y = X, validate_data(self, y=on_host(y))
         check_classification_targets(y)
         clean = None if X_clean is None else self._like_x(X_clean)
         texts = known_texts(y, "y")
@@ -245,7 +245,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Further examples, checked as those of `fit` where they are rows of features."""
         if not hasattr(self, "n_features_in_"):
             return X
-        return validate_data(self, _on_host(X), dtype=np.float32, reset=False)
+        return validate_data(self, on_host(X), dtype=np.float32, reset=False)
 
     def _new_rows(self, X: Any) -> Rows:
         data = self._fitted.data
@@ -331,11 +331,6 @@ def _is_table(X: Any) -> bool:
         first: Any = next(iter(X), None) if hasattr(X, "__iter__") else None
         return not isinstance(first, str | os.PathLike) and np.ndim(first) < 2
     return len(shape) not in (3, 4)
-
-
-def _on_host(values: Any) -> Any:
-    """A tensor as an array; anything else as it is."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def _plain(value: Any) -> Any:

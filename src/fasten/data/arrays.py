@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding
-from fasten.data.labels import Part, Picked, label_texts, picked_of
+from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.suggest import nearest, one_line
 
@@ -167,8 +167,7 @@ def _examples(what: str, values: Any) -> Examples:
 def _array(what: str, values: Any) -> NDArray[Any]:
     if hasattr(values, "tocsr"):
         raise ValueError(f"{what} is a sparse matrix; make it an array with toarray()")
-    if hasattr(values, "detach"):  # a tensor, perhaps on a device
-        values = values.detach().cpu()
+    values = on_host(values)
     if isinstance(values, pd.DataFrame):
         for column in values.columns:
             if not pd.api.types.is_numeric_dtype(values[column]):

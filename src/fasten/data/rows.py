@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
 from fasten.data.images import ImageFiles
-from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of
+from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of, encode_labels
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -95,19 +95,13 @@ class Rows:
     def columns(self) -> Columns:
         return Columns(self.ids, self.given, self.verified, self.picked, self.split)
 
-    def encode(self, labels: Sequence[str | None]) -> Labels:
-        """The numbers of labels; -1 for none."""
-        check_classes(self.name, self.class_names, {label for label in labels if label is not None})
-        numbers: dict[str | None, int] = {name: number for number, name in enumerate(self.class_names)}
-        return np.array([numbers.get(label, -1) for label in labels], np.int64)
-
     def given_codes(self) -> Labels:
         """The given labels' numbers; -1 where a row has none."""
-        return self.encode(self.given)
+        return encode_labels(self.name, self.class_names, self.given)
 
     def verified_codes(self) -> Labels:
         """The verified labels' numbers; -1 where nobody checked."""
-        return self.encode(self.verified)
+        return encode_labels(self.name, self.class_names, self.verified)
 
     def judged_codes(self) -> Labels:
         """What validation and test rows are measured by: the verified label, or the given one where nobody checked."""
