@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
-from fasten.data.images import ImageFiles
+from fasten.data.images import ImageFiles, check_examples
 from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of, encode_labels
 from fasten.suggest import nearest
 
@@ -78,11 +78,7 @@ class Rows:
         check_classes(self.name, self.class_names, self.columns.labels())
         if len(self.x) != len(self.ids):
             raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id a row")
-        if (self.x.ndim, self.x.dtype.name) not in ((4, "uint8"), (2, "float32")):
-            raise ValueError(
-                f"{self.name}: x is {self.x.dtype} of shape {self.x.shape}; give images as uint8 (n, H, W, C) or "
-                "features as float32 (n, D)"
-            )
+        check_examples(self.name, self.x)
 
     def __len__(self) -> int:
         return len(self.ids)
