@@ -26,7 +26,7 @@ ORDER = [
     *("metrics", "audit", "calibration", "corrections", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
-    *("report.*", "report", "checkpoint", "gallery", "notes", "beginnings", "divergence", "training"),
+    *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
     *("workers", "cluster", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),

@@ -11,6 +11,7 @@ from itertools import cycle
 
 import torch
 
+from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
@@ -21,7 +22,6 @@ from fasten.machine import Kernels, Machine
 from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
 from fasten.suggest import nearest
-from fasten.training import build_method, make_loader, plan_of
 
 BASELINE = "naive-oversampling"  # plain cross-entropy on the very images that FasTEN's update takes
 YARDSTICK = "fasten"  # what whole runs are compared with

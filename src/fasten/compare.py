@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from fasten.beginnings import check_folder, check_no_file, check_plan, record_in
+from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
 from fasten.constants import COMPARED
 from fasten.contract import Recipe
@@ -29,7 +30,7 @@ from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.statistics import LEVEL, estimate, holm, paired_difference
 from fasten.suggest import nearest
-from fasten.training import Settings, build_method, plan_of
+from fasten.training import Settings
 from fasten.workers import Job, in_this_process
 
 SCHEMA = 1

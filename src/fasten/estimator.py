@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fasten.beginnings import check_plan
+from fasten.building import build_method, fill_networks, make_loader, plan_of, weights_and_tables
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.labels import Picked, check_alike, label_texts, on_host
@@ -44,7 +45,6 @@ from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
 from fasten.records import Run
-from fasten.training import build_method, make_loader, plan_of, weights_and_tables
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -311,10 +311,10 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method = _build(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
-            missing, unexpected = method.load_state_dict(weights, strict=False)
-        except RuntimeError:
-            missing, unexpected = [], ["other shapes"]
-        if unexpected or set(missing) & weights_and_tables(method)[0].keys():
+            fits = fill_networks(method, weights)
+        except RuntimeError:  # other shapes
+            fits = False
+        if not fits:
             raise ValueError(
                 f"{path} does not hold the weights of this network; give `load` the one it was trained with"
             )

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load as load_weights
+from safetensors.torch import load as read_safetensors
 from torch import Tensor, nn
 
 from fasten import engine, metrics
 from fasten.beginnings import check_trained
+from fasten.building import build_method, fill_networks, make_loader
 from fasten.cells import escaped
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
@@ -29,7 +30,6 @@ from fasten.machine import Machine
 from fasten.own import Own, make_test_task, read_rows
 from fasten.records import Record, Run, read_record
 from fasten.sentences import typed
-from fasten.training import build_method, make_loader
 
 CHUNK = 1000  # rows at a time
 
@@ -153,12 +153,11 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     path = folder / "model.safetensors"
     weights = _read_weights(path, record["result"].get("model_sha256"))
     try:
-        missing, unexpected = method.load_state_dict(weights, strict=False)
+        fits = fill_networks(method, weights)
     except RuntimeError:
         shape = "×".join(map(str, task.shape))
         raise ValueError(f"{folder} was trained on {run.dataset}; it does not take {task.name}, of {shape}") from None
-    networks = tuple(f"{name}." for name, _ in method.named_children())  # what else it has are tables of its rows
-    if unexpected or any(name.startswith(networks) for name in missing):
+    if not fits:
         raise ValueError(f"{path} does not hold the weights of {run.method}; run it again in another folder")
     return method
 
@@ -192,7 +191,7 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; run it again in another folder") from None
     try:
-        weights = load_weights(data)
+        weights = read_safetensors(data)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
