@@ -23,7 +23,7 @@ ORDER = [
     "data.targets",
     *("contract", "augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
-    *("metrics", "audit", "calibration", "corrections", "evidence", "findings"),
+    *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
     *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
