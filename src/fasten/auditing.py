@@ -160,8 +160,12 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
     try:
         uncalibrated = evidence["calibration"]["uncalibrated"]
         counts = {key: evidence[key] for key in ("num_random", "num_held")} | evidence["corrections"]
-    except (KeyError, TypeError):
-        raise ValueError(f"{folder / 'record.json'} is damaged: its evidence lacks a part; train again") from None
+        shares = [counts["precision"], *([evidence["wrong"]] if evidence.get("wrong") else [])]
+        sound = all({"k", "n", "low", "high"} <= share.keys() for share in shares)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{folder / 'record.json'} is damaged: its evidence lacks a part; train again")
     return {
         **counts,
         "calibrated": uncalibrated is None,
@@ -201,7 +205,8 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
     table = now.table(found.known, found.class_names)
-    _write(found.folder, record, table, pictures_of(read_gallery(found.folder)).get)
+    pictures = pictures_of(read_gallery(found.folder))
+    _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]))
     return read_audit(found.folder)
 
 
