@@ -29,7 +29,7 @@ ORDER = [
     *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
-    *("workers", "cluster", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
+    *("workers", "cluster", "standings", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]
 
