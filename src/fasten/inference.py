@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from safetensors.torch import load as read_safetensors
 from torch import Tensor, nn
 
 from fasten import engine, metrics
+from fasten.audit import table_csv
 from fasten.beginnings import check_trained
 from fasten.building import build_method, fill_networks, make_loader
 from fasten.cells import escaped
@@ -249,14 +249,11 @@ def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabili
     Columns: `id`, `predicted`, `p` (the probability of that class), and of each class, where asked for, `p_NAME`.
     """
     ids, names = task.ids_of(task.split.test), task.class_names
-    odd = any("\r" in str(text) for text in (*ids, *names))  # Python before 3.13 would leave it unquoted
-    how: Any = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
-    how["quoting"] = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
     count, confidence, done = np.zeros(len(names), np.int64), 0.0, 0
     with replaced(out) as file:
         for probs in predictions(folder, task, machine):
             table = _predicted(ids[done : done + len(probs)], names, probs, probabilities)
-            file.write(table.to_csv(header=done == 0, **how).encode("utf-8"))
+            file.write(table_csv(table, header=done == 0).encode("utf-8"))
             count += np.bincount(probs.argmax(1), minlength=len(names))
             confidence, done = confidence + float(probs.max(1).sum(dtype=np.float64)), done + len(probs)
     predicted = dict(zip(names, count.tolist(), strict=True))
