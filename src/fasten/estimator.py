@@ -31,6 +31,7 @@ from fasten.beginnings import check_plan
 from fasten.building import build_method, fill_networks, make_loader, plan_of, weights_and_tables
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
+from fasten.data.images import shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
@@ -43,7 +44,7 @@ from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
-from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
+from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run
 
 FORMAT = "fasten classifier 1"

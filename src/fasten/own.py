@@ -16,7 +16,7 @@ from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
-from fasten.data.images import ImageFiles
+from fasten.data.images import ImageFiles, shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows, add_verdicts
 from fasten.data.splits import Split, own_split
@@ -197,11 +197,6 @@ def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give examples of that shape"
         )
-
-
-def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
-    """Of one example as a network sees it: (channels, height, width) or (features,)."""
-    return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
 
 
 def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:

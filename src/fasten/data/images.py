@@ -72,6 +72,11 @@ class ImageFiles:
             ) from error
 
 
+def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
+    """Of one example as a network sees it: (channels, height, width) or (features,)."""
+    return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
+
+
 def check_examples(name: str, x: NDArray[Any] | ImageFiles) -> None:
     """Refuse what is neither images nor features."""
     if (x.ndim, x.dtype.name) not in ((4, "uint8"), (2, "float32")):
