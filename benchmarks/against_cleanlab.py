@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fasten.building import build_method, make_loader, plan_of
 from fasten.checkpoint import Checkpoints, read_tensors, write_tensors
 from fasten.data.splits import Split
 from fasten.data.task import Task
@@ -41,7 +42,6 @@ from fasten.options import apply_settings
 from fasten.records import Run, environment, shared_gpu
 from fasten.seeds import numpy_stream
 from fasten.signals import asked_to_stop
-from fasten.training import build_method, make_loader, plan_of
 
 FOLDS = 5
 NETS = ("fasten", *(f"fold{number}" for number in range(FOLDS)))

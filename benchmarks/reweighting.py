@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fasten.building import make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.data.cifar import read_cifar10
 from fasten.data.source import Source
@@ -34,7 +35,6 @@ from fasten.metrics import auroc
 from fasten.nets.resnet import BasicBlock
 from fasten.records import environment
 from fasten.seeds import torch_seed
-from fasten.training import make_loader, plan_of
 
 RECIPE = Recipe("narrow-resnet", epochs=10, milestones=(8, 9))  # 1,000 updates, where a run of the paper has 26,400,
 FASTER = {"meta_rate": 0.0264}  # so that the weighting network moves as much faster

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from fasten.bench import image_task
+from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit
 from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.records import Run, environment
-from fasten.training import build_method, make_loader, plan_of
 from fasten.workers import mps, own_package
 
 TOGETHER = 20  # updates between two looks at the clock

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from fasten.building import build_method, plan_of
 from fasten.contract import Stage
 from fasten.data.images import ImageFiles
 from fasten.data.splits import Split
@@ -38,7 +39,6 @@ from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
 from fasten.records import Run, environment
 from fasten.stream import CORES, StreamLoader
-from fasten.training import build_method, plan_of
 
 NUM_CLASSES = 14
 WARM_UP = 5  # updates, before each measurement

@@ -12,6 +12,7 @@ from torch import nn
 
 from builders import CPU64, make_tiny_task
 from fasten import ranks, training
+from fasten.building import plan_of
 from fasten.contract import Recipe
 from fasten.datasets import find_dataset
 from fasten.engine import Fit
@@ -21,7 +22,7 @@ from fasten.methods import METHODS
 from fasten.nets import Heads
 from fasten.records import Run
 from fasten.stream import StreamLoader
-from fasten.training import Settings, plan_of
+from fasten.training import Settings
 
 ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing divides evenly by two ranks
 EVEN = {"batch_size": 24}

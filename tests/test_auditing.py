@@ -179,6 +179,42 @@ def test_missing_or_damaged_probabilities_are_a_sentence(tmp_path, content):
         read_audit(tmp_path / "run").probabilities()
 
 
+PICTURE = "data:image/png;base64,aGk="
+
+
+@pytest.mark.parametrize(
+    ("gallery", "shown"),
+    [
+        (None, {PICTURE}),
+        ({"rows": 600, "pairs": [1, {"items": [2, {"row": "x"}]}]}, {None}),
+        ({"pairs": 5}, {None}),
+        ([], {None}),
+    ],
+)
+def test_pictures_stay_when_a_threshold_is_chosen_and_a_damaged_gallery_has_none(tmp_path, gallery, shown):
+    make(tmp_path / "run", picture=lambda row: PICTURE)
+    path = tmp_path / "run/gallery.json"
+    if gallery is not None:
+        path.write_text(json.dumps(gallery))
+    choose_threshold(read_audit(tmp_path / "run"), 0.9)
+    items = [item for pair in json.loads(path.read_text())["pairs"] for item in pair["items"]]
+    assert {item["image"] for item in items} == shown
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sample", [1]), ("wrong", 3), ("wrong", {"k": 1}), ("corrections", {"precision": {}}), ("corrections", {})],
+)
+def test_damaged_evidence_is_a_sentence(tmp_path, key, value):
+    make(tmp_path / "run")
+    path = tmp_path / "run/record.json"
+    record = json.loads(path.read_text())
+    record["evaluation"]["evidence"][key] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"record.json is damaged"):
+        summarise(read_audit(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("probs", "more", "words"),
     [

@@ -19,13 +19,14 @@ import fasten.compare as compare_module
 import fasten.training as training
 import fasten.workers as workers
 from fasten.cli import main
-from fasten.compare import Comparison, Outcome, Request, divide_settings, prepare, summarise
+from fasten.compare import Request, divide_settings, prepare
 from fasten.constants import COMPARED
 from fasten.datasets import DATASETS, load_task
 from fasten.methods import METHODS
 from fasten.records import Run, read_record
 from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
+from fasten.standings import Comparison, Outcome, summarise
 from fasten.training import Settings
 from own_data import write_table
 from test_cli import answer, fill_disk, refuse, tree

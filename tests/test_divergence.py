@@ -13,6 +13,7 @@ import torch
 
 import fasten.training as training
 from builders import CPU32, make_tiny_task
+from fasten.building import build_method, make_loader
 from fasten.checkpoint import read_tensors
 from fasten.contract import Recipe
 from fasten.datasets import DATASETS, load_task
@@ -20,7 +21,7 @@ from fasten.evaluate import Watch
 from fasten.metrics import smallest_singular
 from fasten.notes import NEARLY_SINGULAR, epoch_warnings, final_warnings
 from fasten.records import Run, read_record
-from fasten.training import Settings, build_method, make_loader, resume, train
+from fasten.training import Settings, resume, train
 
 RECIPE = replace(DATASETS["digits"].recipe.scaled(3), batch_size=300)  # 4 updates an epoch
 RUN = Run("digits", "symmetric:0.4", recipe=RECIPE)

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
+from fasten.building import build_method
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import SGD, Fit, Update
 from fasten.loader import Loader
 from fasten.records import Run
-from fasten.training import build_method
 
 
 class Counting(nn.Module):

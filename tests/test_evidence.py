@@ -12,7 +12,8 @@ from fasten import evidence
 from fasten.audit import judge
 from fasten.calibration import calibrated_unseen
 from fasten.corrections import threshold_for
-from fasten.evidence import counted_posterior, gather, hold_back, instance_dependence, verify_next
+from fasten.dependence import instance_dependence
+from fasten.evidence import counted_posterior, gather, hold_back, verify_next
 from reference.metrics import ref_posterior
 
 steady = settings(derandomize=True, deadline=None, max_examples=50)

@@ -23,13 +23,13 @@ ORDER = [
     "data.targets",
     *("contract", "augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
-    *("metrics", "audit", "calibration", "corrections", "evidence", "findings"),
+    *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
-    *("report.*", "report", "checkpoint", "gallery", "notes", "beginnings", "divergence", "training"),
+    *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
-    *("workers", "cluster", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
+    *("workers", "cluster", "standings", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]
 

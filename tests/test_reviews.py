@@ -114,6 +114,15 @@ def test_label_studio_exports_are_read(found, tmp_path):
     assert read_review(review(tmp_path / "ls.csv", lines, "id,row_id,picked,verdict"), found) == wanted
 
 
+def test_the_class_0_is_a_verdict(tmp_path):
+    probs, given = sure_probabilities(np.arange(30) % 3, 3, 0.6), np.arange(30) % 3
+    audit_probabilities(probs, given, ["0", "1", "2"], out=tmp_path / "run")
+    lines = [{"row_id": "7", "verdict": 0}, {"row_id": "8", "verdict": 2}, {"row_id": "9", "verdict": []}]
+    (tmp_path / "min.json").write_text(json.dumps(lines))
+    got = read_review(tmp_path / "min.json", read_audit(tmp_path / "run"))
+    assert [(verdict.id, verdict.label) for verdict in got] == [("7", "0"), ("8", "2")]
+
+
 @pytest.mark.parametrize("ways", [("random", "chosen"), ("chosen", "random")])
 def test_a_row_that_a_review_has_both_as_chosen_and_as_random_is_random(found, tmp_path, ways):
     path = review(tmp_path / "review.csv", [f"a/100.png,dog,{way}" for way in ways])

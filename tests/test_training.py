@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import fasten.building as building
 import fasten.training as training
 from fasten.cli import main
 from fasten.datasets import DATASETS, load_task
@@ -128,7 +129,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(finished):
 
 
 def test_a_streamed_run_is_the_same_run(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "Loader", training.StreamLoader)
+    monkeypatch.setattr(building, "Loader", building.StreamLoader)
     assert without_times(train(RUN, tmp_path / "streamed", CPU)) == without_times(finished[1])
 
 
@@ -155,11 +156,11 @@ def test_threads_start_from_the_weights_of_their_own_seeds(monkeypatch):
         return real(*args, **options)
 
     def weights(seed):
-        return torch.cat([p.flatten() for p in training.build_method(replace(RUN, seed=seed), task).parameters()])
+        return torch.cat([p.flatten() for p in building.build_method(replace(RUN, seed=seed), task).parameters()])
 
-    task, real = load_task("digits", "symmetric:0.4", 0), training.build_backbone
+    task, real = load_task("digits", "symmetric:0.4", 0), building.build_backbone
     alone = [weights(seed) for seed in range(4)]
-    monkeypatch.setattr(training, "build_backbone", build_slowly)
+    monkeypatch.setattr(building, "build_backbone", build_slowly)
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(weights, range(4)))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

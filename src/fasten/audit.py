@@ -186,7 +186,7 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             part = table.iloc[start : start + LINES]
             text = {name: part[name].map(escaped) for name in texts}
             is_issue = part["is_issue"].map({True: "true", False: "false"})
-            file.write(_csv(part.assign(**text, is_issue=is_issue), header=start == 0).encode("utf-8"))
+            file.write(table_csv(part.assign(**text, is_issue=is_issue), header=start == 0).encode("utf-8"))
 
 
 def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathLike[str]) -> None:
@@ -202,7 +202,7 @@ def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathL
     names = [escaped(str(name)) for name in class_names]
     table = pd.DataFrame(np.asarray(T, np.float64), columns=names)
     table.insert(0, "true", names, allow_duplicates=True)  # a class may be called "true"
-    write_text(path, _csv(table))
+    write_text(path, table_csv(table))
 
 
 def _expected_counts(probs: Floats, given: Ints, likelihood: Floats) -> NDArray[np.float64]:
@@ -229,11 +229,13 @@ def _bayes(p: Floats, likelihood: Floats) -> NDArray[np.float64]:
     return q
 
 
-def _csv(table: pd.DataFrame, header: bool = True) -> str:
-    text = table.to_csv(index=False, header=header, float_format="%.6g", lineterminator="\n")
-    if "\r" not in text:
-        return text
+def table_csv(table: pd.DataFrame, header: bool = True) -> str:
+    """A table as CSV, numbers to six digits.
+
+    >>> table_csv(pd.DataFrame({"id": ["a"], "p": [1 / 3]}))
+    'id,p\\na,0.333333\\n'
+    """
+    how: Any = {"index": False, "header": header, "float_format": "%.6g", "lineterminator": "\n"}
+    text: str = table.to_csv(**how)
     # Python before 3.13 leaves a lone carriage return unquoted, and readers end the row there.
-    return table.to_csv(
-        index=False, header=header, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
-    )
+    return text if "\r" not in text else table.to_csv(**how, quoting=csv.QUOTE_NONNUMERIC)

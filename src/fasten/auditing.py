@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.beginnings import check_no_file, check_unused
 from fasten.cells import unescaped
-from fasten.data.labels import check_classes, label_texts, picked_of
+from fasten.data.labels import encode_labels, label_texts, on_host, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
@@ -125,10 +125,8 @@ def _known(path: Path, table: pd.DataFrame, class_names: Sequence[str]) -> Known
 
 
 def _codes(path: Path, column: pd.Series[Any], class_names: Sequence[str]) -> Labels:
-    numbers = {"": -1} | {name: number for number, name in enumerate(class_names)}
-    used = [str(name) for name in column.cat.categories]
-    check_classes(str(path), class_names, set(used) - {""})
-    return np.array([numbers[name] for name in used], np.int64)[column.cat.codes.to_numpy()]
+    used = encode_labels(str(path), class_names, [str(name) or None for name in column.cat.categories])
+    return used[column.cat.codes.to_numpy()]
 
 
 def summarise(found: Audit) -> dict[str, Any]:
@@ -162,8 +160,12 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
     try:
         uncalibrated = evidence["calibration"]["uncalibrated"]
         counts = {key: evidence[key] for key in ("num_random", "num_held")} | evidence["corrections"]
-    except (KeyError, TypeError):
-        raise ValueError(f"{folder / 'record.json'} is damaged: its evidence lacks a part; train again") from None
+        shares = [counts["precision"], *([evidence["wrong"]] if evidence.get("wrong") else [])]
+        sound = all({"k", "n", "low", "high"} <= share.keys() for share in shares)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{folder / 'record.json'} is damaged: its evidence lacks a part; train again")
     return {
         **counts,
         "calibrated": uncalibrated is None,
@@ -203,7 +205,8 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
     table = now.table(found.known, found.class_names)
-    _write(found.folder, record, table, pictures_of(read_gallery(found.folder)).get)
+    pictures = pictures_of(read_gallery(found.folder))
+    _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]))
     return read_audit(found.folder)
 
 
@@ -317,9 +320,7 @@ def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
     """
     texts = label_texts(labels, what)
     if not _are_numbers(labels):
-        check_classes(what, class_names, {text for text in texts if text is not None})
-        numbers: dict[str | None, int] = {name: number for number, name in enumerate(class_names)}
-        return np.array([numbers.get(text, -1) for text in texts], np.int64)
+        return encode_labels(what, class_names, texts)
     codes = [-1 if text is None else int(text) for text in texts]
     if max(codes, default=-1) >= len(class_names) or min(codes, default=0) < -1:
         raise ValueError(
@@ -331,7 +332,7 @@ def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
 
 def _are_numbers(labels: Any) -> bool:
     """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
-    column = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    column = np.asarray(on_host(labels))
     if column.dtype.kind != "O":
         return column.dtype.kind in "iuf"
     return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
@@ -344,7 +345,7 @@ def _record(name: str, class_names: Sequence[str], known: Known, found: Findings
     nothing |= dict.fromkeys(("train_seconds", "setup_seconds", "examples_per_second", "peak_memory_bytes"))
     return {
         "schema": SCHEMA,
-        "run": {"dataset": name, "noise": None, "method": "audit", "options": {}, "recipe": {}, "seed": seed},
+        "run": {"dataset": name, "noise": None, "method": AUDIT, "options": {}, "recipe": {}, "seed": seed},
         "environment": environment(),
         "data": sizes | {"num_classes": len(class_names), "noise_rate": None, "class_names": list(class_names)},
         "epochs": [],

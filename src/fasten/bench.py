@@ -11,6 +11,7 @@ from itertools import cycle
 
 import torch
 
+from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
@@ -21,7 +22,6 @@ from fasten.machine import Kernels, Machine
 from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
 from fasten.suggest import nearest
-from fasten.training import build_method, make_loader, plan_of
 
 BASELINE = "naive-oversampling"  # plain cross-entropy on the very images that FasTEN's update takes
 YARDSTICK = "fasten"  # what whole runs are compared with
@@ -48,9 +48,9 @@ class Timing:
         return self.updates * self.milliseconds / 1000
 
 
-def image_task(size: int, num_classes: int = 10, rows: int = 6000) -> Task:
+def image_task(size: int) -> Task:
     """Images of no meaning, as many bytes as real ones: what an update costs does not depend on what they show."""
-    source = make_blobs(num_classes, rows // num_classes, size)
+    source = make_blobs(num_classes=10, per_class=600, size=size)
     dataset = Dataset(lambda place: source, "", 500, 500, Run("").recipe, num_test=500, pad=4, flip=True)
     return make_task(dataset, source, "symmetric:0.4", seed=0)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 from fasten.beginnings import check_folder, check_no_file, check_plan, record_in
+from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
 from fasten.constants import COMPARED
 from fasten.contract import Recipe
@@ -27,16 +28,12 @@ from fasten.options import apply_settings, find_method, option_types
 from fasten.own import Own
 from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
-from fasten.statistics import LEVEL, estimate, holm, paired_difference
+from fasten.standings import FIXED, SCHEMA, Comparison, Outcome, Summary, folder_name, summarise
 from fasten.suggest import nearest
-from fasten.training import Settings, build_method, plan_of
+from fasten.training import Settings
 from fasten.workers import Job, in_this_process
 
-SCHEMA = 1
 MOST_SEEDS = 1000  # a larger number is a seed, and not how many
-FIXED = ("dataset", "own", "noise", "labels", "epochs", "settings")  # what all runs of one table share
-
-Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,43 +47,6 @@ class Request:
     epochs: int | None = None
     settings: Sequence[str] = ()
     own: Own = field(default_factory=Own)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All runs, seed by seed, and what they share; the first method is held against each of the others."""
-
-    dataset: str
-    noise: str
-    labels: str
-    epochs: int | None
-    settings: Mapping[str, Any]  # fields of the recipe, for all methods
-    methods: Sequence[str]
-    seeds: Sequence[int]
-    runs: Sequence[Run]
-    own: Mapping[str, Any] | None = None  # how a user's own data are read
-    place: Place | None = None  # where they are, read already
-
-    def to_json(self) -> dict[str, Any]:
-        values = {key: getattr(self, key) for key in (*FIXED, "methods", "seeds")}
-        values["options"] = {run.method: dict(run.options) for run in self.runs if run.options}
-        return dict(_plain(values | {"reference": self.methods[0]}))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is known of one run."""
-
-    method: str
-    seed: int
-    state: Literal["finished", "failed", "open"]
-    test_accuracy: float | None = None  # at the selected epoch
-    valid_accuracy: float | None = None
-    train_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-    device: str | None = None
-    error: str | None = None  # why it failed
-    rows_valid: int | None = None
 
 
 Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the number of all, whether it was there before
@@ -259,11 +219,6 @@ def _allows(task: Task, entry: Entry) -> bool:
     return (task.transition is not None or not entry.true_transition) and (len(task.clean) > 0 or not entry.clean_set)
 
 
-def folder_name(run: Run) -> str:
-    """Of a run, in the folder of the comparison."""
-    return f"{run.method}-seed{run.seed}"
-
-
 def check_out(comparison: Comparison, out: Path) -> None:
     """Refuse a folder that holds something else, or the same with other settings."""
     check_no_file(out, "a new folder, or that of a comparison")
@@ -310,88 +265,3 @@ def _write(out: Path, comparison: Comparison, outcomes: Sequence[Outcome]) -> Su
     for name, make in (("compare.csv", csv_text), ("compare.md", markdown), ("compare.html", render)):
         write_text(out / name, make(summary))
     return summary
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
-    return json.loads(json.dumps(value))
-
-
-def summarise(comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
-    """All numbers: `mean` and `ci95` are of fractions, `ci95` is half the width of the interval."""
-    finished = [outcome for outcome in outcomes if outcome.state == "finished"]
-    by = "test" if all(outcome.test_accuracy is not None for outcome in finished) else "valid"
-    found: dict[str, dict[int, float]] = {name: {} for name in comparison.methods}
-    for outcome in finished:
-        if (value := getattr(outcome, f"{by}_accuracy")) is not None:
-            found[outcome.method][outcome.seed] = value
-    lines = [_line(name, found[name], outcomes) for name in comparison.methods]
-    fastest = min((line["train_seconds"] for line in lines if line["train_seconds"]), default=None)
-    for line in lines:
-        line["time_ratio"] = line["train_seconds"] / fastest if fastest and line["train_seconds"] else None
-    return {
-        "schema": SCHEMA,
-        "comparison": comparison.to_json(),
-        "accuracy": by,
-        "methods": lines,
-        "differences": _differences(comparison.methods, found),
-        "runs": [{"folder": folder_name(r), **asdict(o)} for r, o in zip(comparison.runs, outcomes, strict=True)],
-        "notes": _notes(lines, outcomes, by),
-    }
-
-
-def _line(method: str, found: Mapping[int, float], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    mine = [outcome for outcome in outcomes if outcome.method == method]
-    seconds = [outcome.train_seconds for outcome in mine if outcome.train_seconds is not None]
-    memory = [outcome.peak_memory_bytes for outcome in mine if outcome.peak_memory_bytes is not None]
-    accuracy = {"method": method, **asdict(estimate(list(found.values())))}
-    return accuracy | {
-        "accuracies": {str(seed): value for seed, value in found.items()},
-        "failed": [outcome.seed for outcome in mine if outcome.state == "failed"],
-        "train_seconds": estimate(seconds).mean,
-        "peak_memory_bytes": max(memory, default=None),
-    }
-
-
-def _differences(methods: Sequence[str], found: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
-    """Of the first method and each other one, over the seeds that both have."""
-    first, *others = methods
-    rows = []
-    for other in others:
-        seeds = [seed for seed in found[first] if seed in found[other]]
-        difference = paired_difference([found[first][s] for s in seeds], [found[other][s] for s in seeds])
-        rows.append({"method": first, "against": other, **asdict(difference), "p_holm": None})
-    tested = [row for row in rows if row["p"] is not None]
-    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = adjusted
-    return [row | {"verdict": verdict(row["mean"], row["p_holm"])} for row in rows]
-
-
-def verdict(difference: float | None, p: float | None) -> str:
-    """A difference in words, p being Holm's.
-
-    >>> verdict(0.02, 0.01), verdict(-0.02, 0.01), verdict(0.02, 0.05)
-    ('better', 'worse', 'within the noise of the seeds')
-    """
-    if difference is None or p is None:
-        return "nothing can be said from fewer than two seeds"
-    if p >= LEVEL:
-        return "within the noise of the seeds"
-    return "better" if difference > 0 else "worse"
-
-
-def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], by: str) -> list[str]:
-    notes = [f"{o.method}, seed {o.seed}, failed and is not counted: {o.error}" for o in outcomes if o.error]
-    waiting = sum(outcome.state == "open" for outcome in outcomes)
-    if waiting:
-        notes.append(f"{waiting} of {len(outcomes)} runs are still to come; the same command goes on with them")
-    single = [line["method"] for line in lines if line["n"] == 1]
-    if single:
-        notes.append(f"one seed has no interval ({', '.join(single)}); two or more give one")
-    if by == "valid":
-        rows = min((o.rows_valid for o in outcomes if o.rows_valid), default="the")
-        notes.append(f"there are no test rows: the accuracy is of {rows} validation rows, which also chose the epoch")
-    devices = sorted({outcome.device for outcome in outcomes if outcome.device})
-    if len(devices) > 1:
-        notes.append(f"the runs were made on several devices, so that their times differ: {'; '.join(devices)}")
-    return notes

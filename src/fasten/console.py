@@ -19,12 +19,12 @@ from fasten.sentences import typed
 
 if TYPE_CHECKING:
     from fasten.bench import Timing
-    from fasten.compare import Outcome as RunOutcome
-    from fasten.compare import Summary
     from fasten.engine import Row
     from fasten.records import Record, Run
     from fasten.report.paper import Outcome
     from fasten.reproduce import Made
+    from fasten.standings import Outcome as RunOutcome
+    from fasten.standings import Summary
     from fasten.wanted import Plan
 
 PATIENCE = 3.0  # seconds

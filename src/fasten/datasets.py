@@ -15,13 +15,14 @@ from fasten.data.cifar import read_cifar10, read_cifar100
 from fasten.data.cifarn import read_cifar10n, read_cifar100n
 from fasten.data.clothing1m import read_clothing1m
 from fasten.data.digits import read_digits
+from fasten.data.images import shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows
 from fasten.data.source import Source
 from fasten.data.splits import Split, balanced_split, stratified_split
 from fasten.data.task import Task
 from fasten.metrics import counted_transition
-from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, read_rows, shape_of
+from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, read_rows
 from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
 

@@ -28,9 +28,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fasten.beginnings import check_plan
+from fasten.building import build_method, fill_networks, make_loader, plan_of, weights_and_tables
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
-from fasten.data.labels import Picked, check_alike, label_texts
+from fasten.data.images import shape_of
+from fasten.data.labels import Picked, check_alike, label_texts, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
@@ -42,9 +44,8 @@ from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
-from fasten.own import Own, auto_recipe, make_own_task, make_test_task, shape_of
+from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run
-from fasten.training import build_method, make_loader, plan_of, weights_and_tables
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -217,11 +218,11 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (X_clean is None) != (y_clean is None):
             raise ValueError("X_clean and y_clean come together, but one of them is missing")
         if _is_table(X):
-            x, y = validate_data(self, _on_host(X), _on_host(y), dtype=np.float32, ensure_min_samples=2)
+            x, y = validate_data(self, on_host(X), on_host(y), dtype=np.float32, ensure_min_samples=2)
         else:
             for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
                 delattr(self, name)
-            x, y = X, validate_data(self, y=_on_host(y))
+            x, y = X, validate_data(self, y=on_host(y))
         check_classification_targets(y)
         clean = None if X_clean is None else self._like_x(X_clean)
         texts = known_texts(y, "y")
@@ -245,7 +246,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Further examples, checked as those of `fit` where they are rows of features."""
         if not hasattr(self, "n_features_in_"):
             return X
-        return validate_data(self, _on_host(X), dtype=np.float32, reset=False)
+        return validate_data(self, on_host(X), dtype=np.float32, reset=False)
 
     def _new_rows(self, X: Any) -> Rows:
         data = self._fitted.data
@@ -311,10 +312,10 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method = _build(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
-            missing, unexpected = method.load_state_dict(weights, strict=False)
-        except RuntimeError:
-            missing, unexpected = [], ["other shapes"]
-        if unexpected or set(missing) & weights_and_tables(method)[0].keys():
+            fits = fill_networks(method, weights)
+        except RuntimeError:  # other shapes
+            fits = False
+        if not fits:
             raise ValueError(
                 f"{path} does not hold the weights of this network; give `load` the one it was trained with"
             )
@@ -331,11 +332,6 @@ def _is_table(X: Any) -> bool:
         first: Any = next(iter(X), None) if hasattr(X, "__iter__") else None
         return not isinstance(first, str | os.PathLike) and np.ndim(first) < 2
     return len(shape) not in (3, 4)
-
-
-def _on_host(values: Any) -> Any:
-    """A tensor as an array; anything else as it is."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def _plain(value: Any) -> Any:

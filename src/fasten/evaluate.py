@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fasten import metrics
-from fasten.capture import uncompiled
 from fasten.data.task import Known, Task
 from fasten.engine import Row, predict, predictions
 from fasten.findings import Findings, find
@@ -191,14 +190,11 @@ def _compare(T: NDArray[np.float64], true: NDArray[np.float64] | None) -> dict[s
     return found | {"largest_error": None if true is None else float(np.abs(T - true).max())}
 
 
-@torch.no_grad()
 def _clean_set_estimate(method: nn.Module, loader: Loader) -> list[list[float]] | None:
     """T̂ over the whole clean set, in evaluation mode; None for methods without a noisy head."""
     net = getattr(method, "net", None)
     if not isinstance(net, TwoHead) or len(loader.y["clean"]) == 0:
         return None
-    net.eval()
-    with uncompiled():
-        probs = torch.cat([net(x)[1].softmax(1) for x in loader.chunks("clean", 1000)])
+    probs = predict(method, loader, "clean", lambda x: net(x)[1].softmax(1))
     T: list[list[float]] = estimate_transition(probs, loader.y["clean"], loader.num_classes).cpu().double().tolist()
     return T

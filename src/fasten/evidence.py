@@ -1,4 +1,4 @@
-"""What verified rows can tell: T by counting, calibrated probabilities, whether errors depend on the example.
+"""What verified rows can tell: T by counting, calibrated probabilities, which rows to verify next.
 
 Labels are whole numbers, -1 where unknown: `given` is the label a row came with, `verified` the one that somebody
 checked, `truth` the same where rows are already selected. Only rows that were picked at random tell of the others:
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fasten.audit import Judged
 from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
-from fasten.metrics import Floats, Ints, auroc
+from fasten.dependence import InstanceDependence, instance_dependence
+from fasten.metrics import Floats, Ints, count_pairs
 from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
 
@@ -26,13 +27,6 @@ HOLD_EVERY = 3  # one row in three is held back
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
-
-# Instance dependence: a few features that all classes share, so that some dozens of rows will do.
-MIN_EACH = 10  # wrong and right rows
-NUM_OTHERS = 3  # of the probabilities of other classes, highest first
-FOLDS = 10
-RIDGE = 1.0  # of features with unit variance
-ROUNDING = 1e-12  # sums in another order
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,26 +66,6 @@ class NextRows:
 
     chosen: NDArray[np.int64]
     random: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class InstanceDependence:
-    """How well wrong labels are told from right ones within their class, and how often chance does it as well."""
-
-    n: int
-    wrong: int
-    num_classes: int
-    auroc: float
-    p: float
-
-    @property
-    def warning(self) -> str | None:
-        if self.p > LEVEL:
-            return None
-        return (
-            f"errors look instance-dependent: within a class, wrong labels can be told from the example (AUROC "
-            f"{self.auroc:.2f}, p = {self.p:.3f}, {self.n} verified rows), so one T for all examples is too simple"
-        )
 
 
 @dataclass(frozen=True)
@@ -192,10 +166,7 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
     >>> found.mean.tolist(), found.low.round(3).tolist()
     ([[0.625, 0.375], [0.25, 0.75]], [[0.177, 0.039], [0.0, 0.147]])
     """
-    known = (truth >= 0) & (given >= 0)
-    assert max(truth.max(initial=0), given.max(initial=0)) < num_classes
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    np.add.at(counts, (truth[known], given[known]), 1)
+    counts = count_pairs(truth, given, num_classes)
     a = counts + PRIOR_COUNT
     b = a.sum(1, keepdims=True) - a
     pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
@@ -237,42 +208,6 @@ def verify_next(
     first = np.searchsorted(pair[order], pair[order])
     gain[order] /= np.sqrt(1 + np.arange(len(order)) - first)
     return NextRows(open_rows[np.argsort(-gain, kind="stable")[:n]], np.sort(random))
-
-
-def instance_dependence(
-    probs: Floats, given: Ints, truth: Ints, seed: int, permutations: int = 499
-) -> InstanceDependence | None:
-    """Whether errors within a true class can be predicted from the example, as a model sees it.
-
-    A linear rule, the same for all classes, tells wrong labels from right ones by the ranks, within their class, of the
-    true class's probability and of the highest others. Its AUROC is over pairs of one class, on rows it was not fitted
-    to; p comes from exchanging wrong and right within each class. None with fewer than ten of either. The
-    probabilities must not know the given label: a network trained on it may have learnt it by heart, and the test
-    would find that. Rows of the clean set will do, of which training saw the verified label only.
-
-    >>> probs, wrong = np.linspace([1, 0], [0.5, 0.5], 40), np.arange(40) >= 30
-    >>> found = instance_dependence(probs, wrong.astype(int), np.zeros(40, int), seed=0)
-    >>> found.auroc, found.p
-    (1.0, 0.002)
-    """
-    known, wrong = (given >= 0) & (truth >= 0), given != truth
-    classes = [np.flatnonzero(known & (truth == c)) for c in np.unique(truth[known])]
-    classes = [rows for rows in classes if 0 < wrong[rows].sum() < len(rows)]  # else there is nothing to tell apart
-    rows = np.concatenate([np.empty(0, np.int64), *classes])
-    num_wrong = int(wrong[rows].sum())
-    if min(num_wrong, len(rows) - num_wrong) < MIN_EACH:
-        return None
-    rng = numpy_stream(seed, "instance dependence")
-    x = np.concatenate([_ranks(_relative(probs[part], int(truth[part[0]]))) for part in classes])
-    labels = [np.stack([wrong[part], *(rng.permutation(wrong[part]) for _ in range(permutations))]) for part in classes]
-    y = np.concatenate([part.T - part.mean(1) for part in labels])
-    guesses = _out_of_fold(x, y, rng.permutation(len(rows)) % FOLDS)
-    parts = np.split(guesses.T, np.cumsum([len(part) for part in classes])[:-1], axis=1)
-    scores = [[auroc(*pair) for pair in zip(*both, strict=True)] for both in zip(parts, labels, strict=True)]
-    weights = [wrong[part].sum() * (~wrong[part]).sum() for part in classes]
-    found = np.average(np.array(scores, np.float64), axis=0, weights=weights)
-    p = float((found >= found[0] - ROUNDING).mean())  # the rows as they are count among the exchanges
-    return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
 
 
 def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -> Sample | None:
@@ -359,30 +294,3 @@ def _doubt(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], 
         q[np.arange(len(q)), given[rows[part]]] = -1
         other[part] = q.argmax(1)
     return doubt, other
-
-
-def _relative(probs: Floats, own: int) -> Floats:
-    """The probability of a class, then those of the others, highest first, as far as `NUM_OTHERS`."""
-    others = -np.sort(-np.delete(probs, own, axis=1), axis=1)
-    return np.column_stack([probs[:, own], others[:, :NUM_OTHERS]])
-
-
-def _ranks(features: Floats) -> NDArray[np.float64]:
-    """Each column as ranks with mean 0 and variance 1, zeros where it is constant."""
-    out = np.empty(features.shape)
-    for j, column in enumerate(features.T):
-        in_order = np.sort(column)
-        rank = np.searchsorted(in_order, column) + np.searchsorted(in_order, column, side="right")
-        out[:, j] = rank - rank.mean()
-    spread = out.std(0)
-    return np.asarray(out / np.where(spread > 0, spread, 1))
-
-
-def _out_of_fold(x: NDArray[np.float64], y: NDArray[np.float64], fold: Ints) -> NDArray[np.float64]:
-    """Predictions of each column of y by ridge regression on the other folds: one solution for all columns."""
-    guesses = np.empty(y.shape)
-    for f in range(FOLDS):
-        rest = x[fold != f]
-        weights = np.linalg.solve(rest.T @ rest + RIDGE * np.eye(x.shape[1]), rest.T @ y[fold != f])
-        guesses[fold == f] = x[fold == f] @ weights
-    return guesses

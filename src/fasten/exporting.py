@@ -26,7 +26,7 @@ from torch.export import ExportedProgram as Program
 from fasten.augment import Normalise, centre_crop
 from fasten.data.task import Task
 from fasten.files import write_bytes
-from fasten.inference import blank_task, examples_of, load_method, read_finished
+from fasten.inference import blank_task, load_method, read_finished
 from fasten.nets import Heads
 from fasten.suggest import nearest, one_line
 
@@ -68,13 +68,12 @@ def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None
     meant = SUFFIXES.get(out.suffix.lower(), form)
     if meant != form:
         raise ValueError(f"{out.name} is the name of a file of --format {meant}, got {form}; change one of the two")
-    record = read_finished(folder)
-    task, about = blank_task(record), examples_of(record)
+    task = blank_task(read_finished(folder))
     method = load_method(folder, task).eval()
     heads = getattr(method, "net", None)
     assert isinstance(heads, Heads), "every method keeps its classifier there"
     if examples is None:
-        examples = made_up(tuple(about["shape"]), task)
+        examples = made_up(task)
     names = json.dumps(list(task.class_names))
     content, predict = _exported(form, Classifier(heads, task).eval(), examples, names)
     difference = _largest_difference(predict, _ours(method, task), examples)
@@ -102,13 +101,13 @@ def first_examples(task: Task) -> NDArray[Any]:
     return np.asarray(centre_crop(x, task.crop).contiguous().numpy())
 
 
-def made_up(shape: tuple[int, ...], task: Task) -> NDArray[Any]:
+def made_up(task: Task) -> NDArray[Any]:
     """Examples to compare on: noise and coarse patterns, or features around the mean."""
     rng = np.random.default_rng(0)
-    if len(shape) == 1:
-        drawn = rng.normal(task.mean, task.std, (ROWS, *shape))
+    if len(task.shape) == 1:
+        drawn = rng.normal(task.mean, task.std, (ROWS, *task.shape))
         return np.asarray(drawn, np.float32)
-    channels, height, width = shape
+    channels, height, width = task.shape
     noise = rng.integers(0, 256, (ROWS // 2, height, width, channels), np.uint8)
     coarse = rng.integers(0, 256, (ROWS - ROWS // 2, 4, 4, channels), np.uint8)
     ys, xs = np.arange(height) * 4 // height, np.arange(width) * 4 // width

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
-from fasten.evidence import Evidence, counted_posterior, gather
-from fasten.metrics import Floats
+from fasten.evidence import Evidence, gather
+from fasten.metrics import Floats, count_pairs
 from fasten.statistics import proportion
 
 Bools = NDArray[np.bool_]
@@ -138,17 +138,7 @@ def find(
     judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
     if not random.any() and min_precision is None:
         return Findings(T, judged, None)
-    evidence = gather(
-        given,
-        known.verified,
-        random,
-        known.held,
-        judged,
-        num_classes,
-        min_precision,
-        probs,
-        seed,
-    )
+    evidence = gather(given, known.verified, random, known.held, judged, num_classes, min_precision, probs, seed)
     found = Findings(T, judged, evidence)
     num_changed = int((found.corrected(given) != given)[~known.trained].sum())
     return replace(found, evidence=replace(evidence, num_changed=num_changed))
@@ -161,8 +151,8 @@ def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
     more; a class without any keeps the model's. Of all classes together they say how many labels are wrong, which a
     model underrates that has learnt wrong labels by heart, or follows errors that depend on the example.
     """
-    rows = known.picked_random & ~known.held & (known.given >= 0)
-    counts = counted_posterior(known.verified[rows], known.given[rows], len(T)).counts
+    rows = known.picked_random & ~known.held
+    counts = count_pairs(known.verified[rows], known.given[rows], len(T))
     T = _as_often_wrong(T, counts)
     return np.asarray((counts + MODEL_ROWS * T) / (counts.sum(1, keepdims=True) + MODEL_ROWS))
 

@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from PIL import Image
 
 from fasten.data.task import Task
 from fasten.files import write_text
+from fasten.report.gallery import shown_gallery
 
 Gallery = dict[str, Any]
 Picture = Callable[[int], str | None]  # of a row of labels.csv: a data URI, None where there is nothing to see
@@ -155,7 +156,7 @@ def _differ(table: pd.DataFrame) -> NDArray[np.bool_]:
     return np.asarray(table["given"].to_numpy(object) != table["suggested"].to_numpy(object), bool)
 
 
-def pictures_of(gallery: Mapping[str, Any]) -> dict[int, str | None]:
-    """The thumbnails of a gallery, by row: for making it again from a changed table."""
-    pairs: Sequence[Mapping[str, Any]] = gallery.get("pairs") or ()
-    return {item["row"]: item["image"] for pair in pairs for item in pair["items"]}
+def pictures_of(gallery: Mapping[str, Any]) -> dict[str, str | None]:
+    """The thumbnails of a gallery, by id: for making it again from a changed table."""
+    pairs = shown_gallery(gallery).get("pairs", ())
+    return {item["id"]: item["image"] for pair in pairs for item in pair["items"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load as load_weights
+from safetensors.torch import load as read_safetensors
 from torch import Tensor, nn
 
-from fasten import metrics
+from fasten import engine, metrics
+from fasten.audit import table_csv
 from fasten.beginnings import check_trained
+from fasten.building import build_method, fill_networks, make_loader
 from fasten.cells import escaped
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
@@ -30,7 +30,6 @@ from fasten.machine import Machine
 from fasten.own import Own, make_test_task, read_rows
 from fasten.records import Record, Run, read_record
 from fasten.sentences import typed
-from fasten.training import build_method, make_loader
 
 CHUNK = 1000  # rows at a time
 
@@ -154,12 +153,11 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     path = folder / "model.safetensors"
     weights = _read_weights(path, record["result"].get("model_sha256"))
     try:
-        missing, unexpected = method.load_state_dict(weights, strict=False)
+        fits = fill_networks(method, weights)
     except RuntimeError:
         shape = "×".join(map(str, task.shape))
         raise ValueError(f"{folder} was trained on {run.dataset}; it does not take {task.name}, of {shape}") from None
-    networks = tuple(f"{name}." for name, _ in method.named_children())  # what else it has are tables of its rows
-    if unexpected or any(name.startswith(networks) for name in missing):
+    if not fits:
         raise ValueError(f"{path} does not hold the weights of {run.method}; run it again in another folder")
     return method
 
@@ -193,7 +191,7 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; run it again in another folder") from None
     try:
-        weights = load_weights(data)
+        weights = read_safetensors(data)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -203,10 +201,9 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
 
 def predictions(folder: Path, task: Task, machine: Machine) -> Iterator[NDArray[np.float32]]:
     """Class probabilities (rows, N) of a task's test rows by a run's classifier, in order, some rows at a time."""
-    method = machine.place(load_method(folder, task)).eval()
-    for x in make_loader(task, machine, seed=0).chunks("test", CHUNK):
-        with torch.no_grad():
-            yield method(x).float().cpu().numpy()
+    method = machine.place(load_method(folder, task))
+    for probs in engine.predictions(method, make_loader(task, machine, seed=0), "test", chunk=CHUNK):
+        yield probs.float().cpu().numpy()
 
 
 def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
@@ -216,7 +213,7 @@ def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
     counts, nll, done = np.zeros((task.num_classes, task.num_classes), np.int64), 0.0, 0
     for probs in predictions(folder, task, machine):
         labels = task.test[done : done + len(probs)]
-        np.add.at(counts, (labels, probs.argmax(1)), 1)
+        counts += metrics.count_pairs(labels, probs.argmax(1), task.num_classes)
         nll += len(probs) * (metrics.nll(probs.astype(np.float64), labels) or 0.0)
         done += len(probs)
     return {
@@ -252,14 +249,11 @@ def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabili
     Columns: `id`, `predicted`, `p` (the probability of that class), and of each class, where asked for, `p_NAME`.
     """
     ids, names = task.ids_of(task.split.test), task.class_names
-    odd = any("\r" in str(text) for text in (*ids, *names))  # Python before 3.13 would leave it unquoted
-    how: Any = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
-    how["quoting"] = csv.QUOTE_NONNUMERIC if odd else csv.QUOTE_MINIMAL
     count, confidence, done = np.zeros(len(names), np.int64), 0.0, 0
     with replaced(out) as file:
         for probs in predictions(folder, task, machine):
             table = _predicted(ids[done : done + len(probs)], names, probs, probabilities)
-            file.write(table.to_csv(header=done == 0, **how).encode("utf-8"))
+            file.write(table_csv(table, header=done == 0).encode("utf-8"))
             count += np.bincount(probs.argmax(1), minlength=len(names))
             confidence, done = confidence + float(probs.max(1).sum(dtype=np.float64)), done + len(probs)
     predicted = dict(zip(names, count.tolist(), strict=True))

@@ -76,17 +76,25 @@ def transition_from_counts(counts: Floats | Ints) -> NDArray[np.float64]:
     return np.where(rows < MIN_ROWS, np.eye(len(counts)), counts / np.maximum(rows, MIN_ROWS))
 
 
-def counted_transition(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.float64]:
-    """T counted from rows of which both labels are known (neither is negative).
+def count_pairs(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.int64]:
+    """Rows by their two labels, (N, N); those of which one is not known (negative) are left out.
 
-    >>> counted_transition(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 0]), 2).tolist()
-    [[0.5, 0.5], [0.0, 1.0]]
+    >>> count_pairs(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 0]), 2).tolist()
+    [[1, 1], [0, 1]]
     """
     assert max(truth.max(initial=0), labels.max(initial=0)) < num_classes
     known = (truth >= 0) & (labels >= 0)
     cells = truth[known].astype(np.int64) * num_classes + labels[known]
-    counts = np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
-    return transition_from_counts(counts)
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def counted_transition(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.float64]:
+    """T counted from rows of which both labels are known.
+
+    >>> counted_transition(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 0]), 2).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    return transition_from_counts(count_pairs(truth, labels, num_classes))
 
 
 def smallest_singular(T: Floats) -> float | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fasten.auditing import audit_probabilities
-from fasten.data.labels import Picked, label_texts
+from fasten.data.labels import Picked, label_texts, on_host
 from fasten.data.rows import check_columns, make_columns
 from fasten.data.task import Known
 from fasten.evidence import hold_back
@@ -214,7 +214,7 @@ def _unseen(rows: Labels, total: int) -> list[str]:
 
 def _numbers(values: Any, class_names: Sequence[str] | None, what: str) -> Labels:
     """Labels as numbers of logits, -1 where there is none."""
-    plain = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    plain = np.asarray(on_host(values))
     texts = label_texts(plain.astype(int) if plain.dtype.kind == "b" else values, what)
     if plain.dtype.kind not in "iufb" and any(isinstance(value, str) for value in plain.tolist()):
         known = {text: number for number, text in enumerate(class_names or ())}

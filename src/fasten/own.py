@@ -16,7 +16,7 @@ from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
-from fasten.data.images import ImageFiles
+from fasten.data.images import ImageFiles, shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows, add_verdicts
 from fasten.data.splits import Split, own_split
@@ -185,7 +185,7 @@ def _read_file(
 
 def _with_verdicts(rows: Rows, verified: Path, path: Path) -> Rows:
     folder = path if path.is_dir() else path.parent
-    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names, "random")
+    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
     return replace(rows, verified=columns.verified, picked=columns.picked)
 
@@ -197,11 +197,6 @@ def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give examples of that shape"
         )
-
-
-def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
-    """Of one example as a network sees it: (channels, height, width) or (features,)."""
-    return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
 
 
 def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:

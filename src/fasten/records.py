@@ -31,6 +31,7 @@ FORMS: dict[type, tuple[str, ...]] = {
         *("evaluation.evidence", "evaluation.evidence.corrections.precision", "evaluation.evidence.calibration"),
         *("evaluation.evidence.calibration.before", "evaluation.evidence.calibration.after"),
         *("evaluation.evidence.corrections", "evaluation.evidence.threshold", "evaluation.evidence.dependence"),
+        *("evaluation.evidence.wrong", "evaluation.evidence.sample"),
     ),
     list: (
         *("run.recipe.milestones", "data.class_names", "data.shape", "data.mean", "data.std", "data.feature_names"),

@@ -28,7 +28,7 @@ from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
 from fasten.data.images import ImageFiles
 from fasten.data.rows import Columns, Rows
-from fasten.data.table import IMAGES, KNOWN, list_table
+from fasten.data.table import KNOWN, image_column, list_table
 from fasten.files import replaced
 from fasten.own import TABLES, Own, check_beside, read_rows
 
@@ -163,7 +163,8 @@ def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]
         return kept, pa.table(
             {key: pa.array([values[r] for r in kept], pa.string()) for key, values in columns.items()}
         )
-    name = next(name for name in IMAGES if name in data.table.column_names)
+    name = image_column(data.table.column_names)
+    assert name is not None
     table = data.table.set_column(data.table.column_names.index(name), name, pa.array(paths, pa.string()))
     if "id" not in table.column_names:  # their ids were their paths, and stay what they were
         table = table.add_column(0, "id", pa.array(data.columns.ids, pa.string()))

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def read_review(path: Path, found: Audit) -> list[Verdict]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the review that came back")
     entries = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
-    rows = {name: row for row, name in enumerate(found.known.ids)}
+    rows = dict.fromkeys(found.known.ids)
     verdicts: dict[str, Verdict] = {}
     for where, name, label, picked in entries:
         if label is None:
@@ -202,13 +202,13 @@ def _add(where: str, verdicts: dict[str, Verdict], verdict: Verdict) -> None:
     verdicts[verdict.id] = before if before.picked == "random" else verdict
 
 
-def _find(name: str, rows: Mapping[str, int], where: str) -> str:
+def _find(name: str, rows: Collection[str], where: str) -> str:
     for known in (name, unescaped(name)):
         if known in rows:
             return known
-    near = nearest(name, list(rows)[:MANY]) if len(rows) <= MANY else "give ids as labels.csv has them"
-    near = near if near.startswith("did") else "give ids as labels.csv has them"
-    raise ValueError(f"{where}: the run has no row {name!r}; {near}")
+    near = nearest(name, rows) if len(rows) <= MANY else ""
+    cure = near if near.startswith("did") else "give ids as labels.csv has them"
+    raise ValueError(f"{where}: the run has no row {name!r}; {cure}")
 
 
 Entry = tuple[str, str, str | None, str | None]  # where it stands, the row's id, the label, how it was picked
@@ -241,7 +241,7 @@ def _entry(where: str, line: Mapping[str, Any], columns: tuple[str, str]) -> Ent
         label = _choice(label, where)
     if name is None or str(name) == "":
         raise ValueError(f"{where} names no row; give its id")
-    text = label_texts([label or None], where)[0]
+    text = label_texts([None if label == [] else label], where)[0]
     picked = line.get("picked")
     return where, str(name), None if text is None else unescaped(text.strip()), None if picked is None else str(picked)
 

@@ -160,13 +160,13 @@ def proportion(k: int, n: int) -> Proportion:
     return Proportion(k, n, lower_bound(k, n, LEVEL / 2), 1 - lower_bound(n - k, n, LEVEL / 2))
 
 
-def reaches(k: int, n: int, share: float, level: float = LEVEL) -> bool:
+def reaches(k: int, n: int, share: float) -> bool:
     """Whether the lower bound of k of n is at least `share`, which is cheaper to say than the bound itself.
 
     >>> reaches(29, 29, 0.9), reaches(28, 28, 0.9)
     (True, False)
     """
-    return k > 0 and beta_cdf(share, k, n - k + 1) <= level
+    return k > 0 and beta_cdf(share, k, n - k + 1) <= LEVEL
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:

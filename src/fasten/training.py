@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
 
 from fasten import audit, ranks
 from fasten.beginnings import (
@@ -29,8 +26,9 @@ from fasten.beginnings import (
     other_machine,
     saved_record,
 )
+from fasten.building import build_method, make_loader, plan_of, weights_and_tables
 from fasten.checkpoint import Checkpoints
-from fasten.contract import Method, Recipe, Stage
+from fasten.contract import Stage
 from fasten.data.task import Task
 from fasten.datasets import Place, load_task
 from fasten.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
@@ -39,22 +37,16 @@ from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.files import sweep, write_bytes
 from fasten.gallery import write_gallery
 from fasten.loader import Loader
-from fasten.machine import Machine, choose_machine
-from fasten.nets import Heads, build_backbone
+from fasten.machine import choose_machine
 from fasten.notes import clean_rows_do_better, epoch_warnings, final_warnings, first_notes, stages_in_words
-from fasten.options import find_method, option_types
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
-from fasten.seeds import torch_seed
 from fasten.signals import asked_to_stop
-from fasten.stream import StreamLoader
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
 UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
-MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
-_SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
 REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
 
 
@@ -73,49 +65,6 @@ class Settings:
     on_update: Callable[[int], None] = lambda updates: None
     on_epoch: Callable[[Row], None] = lambda row: None
     say: Callable[[str], None] = lambda sentence: None
-
-
-def build_method(run: Run, task: Task) -> nn.Module:
-    """The method with its network, initialised from the run's seed."""
-    entry = find_method(run.method)
-    options: dict[str, Any] = {**entry.options, **run.options}
-    if options.get("oracle"):
-        if task.transition is None:
-            raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
-        options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
-    elif "oracle" in options:
-        del options["oracle"]
-    if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
-        options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
-    if entry.clean_set and len(task.clean) == 0:
-        raise ValueError(
-            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
-            "--verified FILE, or use the method cross-entropy"
-        )
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(run.seed, "init"))
-        backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
-        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
-    for net in method.modules():
-        if isinstance(net, Heads):
-            net.parts.synced = run.recipe.sync_norm
-    return method
-
-
-def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
-    """The stages of a method."""
-    assert isinstance(method, Method)
-    return method.plan(recipe)
-
-
-def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
-    """On the device where the data lie in memory and take at most half of what is free there, else streamed."""
-    fits = isinstance(task.x, np.ndarray)
-    if fits and machine.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(machine.device)
-        fits = task.x.nbytes <= free // 2
-    fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
-    return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
 
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
@@ -380,15 +329,6 @@ class _Session:
         write_report(self.record, self.out / "report.html", gallery)
         log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
         write_record(self.out, self.record)
-
-
-def weights_and_tables(method: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """What prediction needs, the children's tensors; and what the method itself remembers: labels, weights, T."""
-    children = tuple(f"{name}." for name, _ in method.named_children())
-    # Copies, since the file format refuses a tensor under two names, as of weights that a network uses twice.
-    state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
-    weights = {name for name in state if name.startswith(children)}
-    return {n: state[n] for n in state if n in weights}, {n: state[n] for n in state if n not in weights}
 
 
 def _peak_memory(device: torch.device) -> int | None:

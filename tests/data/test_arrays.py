@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +279,31 @@ def test_a_bad_npz_file_is_refused_in_one_sentence(tmp_path, arrays, message):
     with pytest.raises(ValueError, match=message) as caught:
         saved(tmp_path, **arrays)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': '''", "{[]: 1}", "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}"]
+)
+def test_an_array_with_a_damaged_header_is_refused(tmp_path, header):
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.zeros(2))
+    start = content.getvalue()[:8]  # the mark and the version; then the header's length in two bytes
+    with zipfile.ZipFile(tmp_path / "pets.npz", "w") as archive:
+        archive.writestr("x.npy", start + len(header).to_bytes(2, "little") + header.encode())
+        archive.writestr("labels.npy", content.getvalue())
+    with pytest.raises(ValueError, match=r"pets.npz: the array 'x' cannot be read .* save it again"):
+        read_npz(tmp_path / "pets.npz")
+
+
+def test_an_encrypted_npz_file_is_refused(tmp_path):
+    np.savez(tmp_path / "pets.npz", x=X, labels=Y)
+    content = bytearray((tmp_path / "pets.npz").read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # of each member, and in the list of all
+        for start in [m.start() for m in re.finditer(re.escape(mark), content)]:
+            content[start + flags] |= 1
+    (tmp_path / "pets.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"pets.npz: the array 'x' cannot be read .*encrypted"):
+        read_npz(tmp_path / "pets.npz")
 
 
 def test_files_that_are_no_npz_are_refused(tmp_path):

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from builders import CPU32, make_tiny_task
 from data.fake_clothing1m import NAMES, FakeClothing, image_bytes, make_tree, write_lines
+from fasten.building import build_method, make_loader, plan_of
 from fasten.cli import main
 from fasten.contract import Draw
 from fasten.data import clothing1m
@@ -29,7 +30,6 @@ from fasten.evaluate import Watch
 from fasten.nets import build_backbone
 from fasten.records import Run
 from fasten.stream import StreamLoader
-from fasten.training import build_method, make_loader, plan_of
 
 PARTS = ("noisy_train_key_list.txt", "clean_train_key_list.txt", "clean_val_key_list.txt", "clean_test_key_list.txt")
 

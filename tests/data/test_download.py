@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import socket
@@ -86,6 +87,19 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(
         download(f"{server}/{name}", tmp_path / "mine" / "file.bin", MD5)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "mine").iterdir())
+
+
+def test_a_full_disk_is_not_taken_for_a_bad_connection(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fasten.data.download.replaced", lambda path: Full())
+    with pytest.raises(OSError, match="No space left") as caught:
+        download(f"{server}/file.bin", tmp_path / "file.bin", MD5)
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:

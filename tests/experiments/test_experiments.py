@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from example_record import example_record
+from fasten.building import build_method, plan_of
 from fasten.datasets import check_noise, load_task
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.convergence import chi_square_points
@@ -18,7 +19,6 @@ from fasten.experiments.spec import Cell, Measure, key, status
 from fasten.experiments.t_diagonal import epoch_reader
 from fasten.methods import METHODS
 from fasten.records import Run
-from fasten.training import build_method, plan_of
 
 PACKAGED = Path(__file__).parents[2] / "src" / "fasten" / "experiments" / "paper.json"
 ORIGINAL = Path(__file__).parents[3] / "shared" / "paper-tables.json"  # not part of the repository

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from builders import make_tiny_task
+from fasten.building import build_method, plan_of
 from fasten.cli import main
 from fasten.contract import Recipe
 from fasten.engine import Fit
@@ -21,7 +22,6 @@ from fasten.machine import Machine
 from fasten.methods import METHODS
 from fasten.records import Run, read_record
 from fasten.stream import StreamLoader
-from fasten.training import build_method, plan_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from builders import CPU64, make_tiny_task
+from fasten.building import build_method, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit, predict
 from fasten.evaluate import Watch
@@ -23,7 +24,6 @@ from fasten.methods import METHODS
 from fasten.nets import OneHead, TwoHead, build_backbone, foreign
 from fasten.notes import start_notes
 from fasten.records import Run
-from fasten.training import build_method, plan_of
 
 SHAPE = (3, 8, 8)
 

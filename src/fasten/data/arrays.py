@@ -8,8 +8,6 @@ where nobody checked), `picked`, `ids`, `class_names` (for labels that are numbe
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -20,15 +18,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding
-from fasten.data.labels import Part, Picked, label_texts, picked_of
+from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
-from fasten.suggest import nearest
+from fasten.suggest import nearest, one_line
 
 Examples = NDArray[Any] | list[Path]
 
 LABELS = ("labels", "verified", "y_clean", "y_valid", "y_test")
 KEYS = ("x", "picked", "ids", "class_names", "x_clean", "x_valid", "x_test", *LABELS)
-DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file that is no .npz may raise
 
 
 def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, labelled: bool = True) -> Rows:
@@ -123,7 +120,7 @@ def _load(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             content = np.load(file, allow_pickle=False)
-        except DAMAGE:
+        except Exception:  # a damaged file fails in many ways, none of which the user has to know
             raise ValueError(f"{path.name} cannot be read as .npz; save it with np.savez") from None
         if isinstance(content, np.ndarray):
             raise ValueError(f"{path.name} is a single array; save several with np.savez, as x and labels")
@@ -133,9 +130,9 @@ def _load(path: Path) -> dict[str, Any]:
 def _member(path: Path, content: Any, key: str) -> Any:
     try:
         return content[key]
-    except DAMAGE as error:
+    except Exception as error:
         hint = "save texts as np.array(texts, dtype=str)" if "allow_pickle" in str(error) else "save it again"
-        raise ValueError(f"{path.name}: the array {key!r} cannot be read ({error}); {hint}") from None
+        raise ValueError(f"{path.name}: the array {key!r} cannot be read ({one_line(error)}); {hint}") from None
 
 
 def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list[str | None]:
@@ -170,8 +167,7 @@ def _examples(what: str, values: Any) -> Examples:
 def _array(what: str, values: Any) -> NDArray[Any]:
     if hasattr(values, "tocsr"):
         raise ValueError(f"{what} is a sparse matrix; make it an array with toarray()")
-    if hasattr(values, "detach"):  # a tensor, perhaps on a device
-        values = values.detach().cpu()
+    values = on_host(values)
     if isinstance(values, pd.DataFrame):
         for column in values.columns:
             if not pd.api.types.is_numeric_dtype(values[column]):

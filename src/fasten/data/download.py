@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import os
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+
+from fasten.files import replaced
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says so
 
@@ -22,37 +22,31 @@ PATIENCE = 60.0  # seconds without a byte
 def download(url: str, target: Path, md5: str) -> None:
     """Fetch `url` to `target`, which appears only when whole and right; a bar is shown on a terminal."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(target.name + ".part")
-    try:
-        with _shown(target.name) as report, open(aside, "wb") as file:
-            found = _fetch(url, target, file, report)
-            file.flush()
-            os.fsync(file.fileno())
-        if found != md5:
+    digest = hashlib.md5(usedforsecurity=False)
+    with _shown(target.name) as report, replaced(target) as file:
+        for chunk in _chunks(url, target, report):
+            file.write(chunk)
+            digest.update(chunk)
+        if digest.hexdigest() != md5:
             raise ValueError(
-                f"{url} gave a file with md5 {found}, expected {md5}: it was damaged or changed on the way; try again, "
-                f"or put the right file at {target} by hand"
+                f"{url} gave a file with md5 {digest.hexdigest()}, expected {md5}: it was damaged or changed on the "
+                f"way; try again, or put the right file at {target} by hand"
             )
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
-def _fetch(url: str, target: Path, file: IO[bytes], report: Progress) -> str:
-    """Copy what `url` answers to `file`; its md5."""
-    digest, received = hashlib.md5(usedforsecurity=False), 0
+def _chunks(url: str, target: Path, report: Progress) -> Iterator[bytes]:
+    """What `url` answers, a part at a time."""
+    received = 0
     with _one_sentence(url, target), contextlib.closing(urllib.request.urlopen(url, timeout=PATIENCE)) as answer:
         length = answer.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
         report(0, total)
         while chunk := answer.read(CHUNK):
-            file.write(chunk)
-            digest.update(chunk)
+            yield chunk
             received += len(chunk)
             report(received, total)
         if total is not None and received < total:
             raise ConnectionError(f"the connection closed after {received} of {total} bytes")
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager

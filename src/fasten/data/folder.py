@@ -97,7 +97,7 @@ def list_folder(
         check_classes(f"{name}, {role} images", classes, {image.label for image in found if image.label is not None})
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
-        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes, "random"))
+        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes))
     notes = [f"{name}: not used: {count} {what}" for what, count in sorted(ignored.items())]
     return Listing(name, columns, [image.path for image in kept], notes)
 
@@ -240,9 +240,9 @@ def _check_clean(name: str, clean: Sequence[_Image]) -> None:
 
 
 def read_verdicts(
-    path: Path, root: Path, columns: Columns, classes: Sequence[str], picked: Picked
+    path: Path, root: Path, columns: Columns, classes: Sequence[str]
 ) -> Iterator[tuple[int, str, Picked]]:
-    """(row, label, how it was picked) for each line of a list; `picked` where neither it nor the columns say how."""
+    """(row, label, how it was picked) for each line of a list; at random where neither it nor the columns say how."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
@@ -262,7 +262,7 @@ def read_verdicts(
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         check_classes(where, classes, [label])
-        yield row, label, picked_of(cells[2], where) or columns.picked[row] or picked
+        yield row, label, picked_of(cells[2], where) or columns.picked[row] or "random"
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,20 @@ class ImageFiles:
             ) from error
 
 
+def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
+    """Of one example as a network sees it: (channels, height, width) or (features,)."""
+    return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
+
+
+def check_examples(name: str, x: NDArray[Any] | ImageFiles) -> None:
+    """Refuse what is neither images nor features."""
+    if (x.ndim, x.dtype.name) not in ((4, "uint8"), (2, "float32")):
+        raise ValueError(
+            f"{name}: x is {x.dtype} of shape {x.shape}; give images as uint8 (n, H, W, C) or features as float32 "
+            "(n, D)"
+        )
+
+
 def _middle_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     width, height = image.size
     if width * height > MAX_PIXELS:

@@ -82,6 +82,17 @@ def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) 
         raise ValueError(f"{name}: unknown label {unknown[0]!r}; {nearest(unknown[0], class_names)}")
 
 
+def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:
+    """The numbers of labels, which are among the classes; -1 for none.
+
+    >>> encode_labels("pets", ["cat", "dog"], ["dog", None]).tolist()
+    [1, -1]
+    """
+    check_classes(name, class_names, {label for label in labels if label is not None})
+    numbers: dict[str | None, int] = {label: number for number, label in enumerate(class_names)}
+    return np.array([numbers.get(label, -1) for label in labels], np.int64)
+
+
 def part_of(text: str | None, where: str) -> Part | None:
     """A part of the split by one of its usual names; None for a blank.
 
@@ -113,9 +124,13 @@ def _spoken(label: str) -> str:
     return re.sub(r"^(-?\d+)\.0+$", r"\1", plain)
 
 
+def on_host(values: Any) -> Any:
+    """A tensor, perhaps on a device, as an array; anything else as it is."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+
+
 def _flat(values: Any, what: str) -> NDArray[Any]:
-    if hasattr(values, "detach"):  # a tensor, perhaps on a device
-        values = values.detach().cpu()
+    values = on_host(values)
     if isinstance(values, list | tuple):  # NumPy would make a text of a NaN among texts
         return np.fromiter(values, object, len(values))
     column = np.asarray(values)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fasten.cells import unescaped
+from fasten.data.splits import check_range
 from fasten.suggest import nearest
 
 Kind = Literal["none", "symmetric", "symmetric-exclusive", "asymmetric", "pair", "matrix"]
@@ -118,11 +119,7 @@ def corrupt(
     >>> int((noisy.labels != np.arange(10) % 5).sum())
     4
     """
-    if len(truth) and not 0 <= truth.min() <= truth.max() < num_classes:
-        raise ValueError(
-            f"labels run from {truth.min()} to {truth.max()}, outside the {num_classes} classes; number the classes "
-            f"from 0 to {num_classes - 1}"
-        )
+    check_range(truth, num_classes)
     transition = transition_of(noise, num_classes, flips, names)
     labels = truth.astype(np.int64)
     if noise.kind == "matrix":

@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
-from fasten.data.images import ImageFiles
-from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of
+from fasten.data.images import ImageFiles, check_examples
+from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of, encode_labels
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -78,11 +78,7 @@ class Rows:
         check_classes(self.name, self.class_names, self.columns.labels())
         if len(self.x) != len(self.ids):
             raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id a row")
-        if (self.x.ndim, self.x.dtype.name) not in ((4, "uint8"), (2, "float32")):
-            raise ValueError(
-                f"{self.name}: x is {self.x.dtype} of shape {self.x.shape}; give images as uint8 (n, H, W, C) or "
-                "features as float32 (n, D)"
-            )
+        check_examples(self.name, self.x)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -95,19 +91,13 @@ class Rows:
     def columns(self) -> Columns:
         return Columns(self.ids, self.given, self.verified, self.picked, self.split)
 
-    def encode(self, labels: Sequence[str | None]) -> Labels:
-        """The numbers of labels; -1 for none."""
-        check_classes(self.name, self.class_names, {label for label in labels if label is not None})
-        numbers: dict[str | None, int] = {name: number for number, name in enumerate(self.class_names)}
-        return np.array([numbers.get(label, -1) for label in labels], np.int64)
-
     def given_codes(self) -> Labels:
         """The given labels' numbers; -1 where a row has none."""
-        return self.encode(self.given)
+        return encode_labels(self.name, self.class_names, self.given)
 
     def verified_codes(self) -> Labels:
         """The verified labels' numbers; -1 where nobody checked."""
-        return self.encode(self.verified)
+        return encode_labels(self.name, self.class_names, self.verified)
 
     def judged_codes(self) -> Labels:
         """What validation and test rows are measured by: the verified label, or the given one where nobody checked."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.data.images import ImageFiles
+from fasten.data.images import ImageFiles, check_examples
 from fasten.data.splits import Split
 
 
@@ -49,11 +49,7 @@ class Source:
         return len(self.class_names)
 
     def _check_shapes(self) -> None:
-        if (self.x.ndim, self.x.dtype.name) not in ((4, "uint8"), (2, "float32")):
-            raise ValueError(
-                f"{self.name}: x is {self.x.dtype} of shape {self.x.shape}; give images as uint8 (n, H, W, C) or "
-                "features as float32 (n, D)"
-            )
+        check_examples(self.name, self.x)
         columns = {"truth": (self.truth, np.int64), "test": (self.test, np.bool_), "given": (self.given, np.int64)}
         for name, (column, dtype) in columns.items():
             if column is not None and (column.shape != (len(self.x),) or column.dtype != dtype):

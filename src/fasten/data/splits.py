@@ -133,12 +133,17 @@ def _check_size(name: str, size: int) -> None:
         raise ValueError(f"the number of {name} rows must be 0 or more, got {size}")
 
 
-def _count(labels: Rows, num_classes: int) -> Rows:
+def check_range(labels: Rows, num_classes: int) -> None:
+    """Refuse labels that are no numbers of classes."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(
             f"labels run from {labels.min()} to {labels.max()}, outside the {num_classes} classes; number the classes "
             f"from 0 to {num_classes - 1}"
         )
+
+
+def _count(labels: Rows, num_classes: int) -> Rows:
+    check_range(labels, num_classes)
     return np.bincount(labels, minlength=num_classes).astype(np.int64)
 
 

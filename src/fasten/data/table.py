@@ -76,9 +76,11 @@ def rows_from_arrow(
     check_names(name, table.column_names, class_names is None)
     if not table.num_rows:
         raise ValueError(f"{name} holds no rows; give some")
-    if any(column in table.column_names for column in IMAGES):
-        return _image_rows(name, table, folder, how, class_names, notes)
-    columns = columns_from_arrow(name, table, [str(row) for row in range(table.num_rows)])
+    if image_column(table.column_names) is not None:
+        ids, sources = _located(name, table, folder)
+        columns = columns_from_arrow(name, table, ids)
+        return make_image_rows(name, columns, sources, how, class_names, notes)
+    columns = columns_from_arrow(name, table)
     names = [column for column in table.column_names if column not in KNOWN]
     if feature_names is not None:
         _check_features(name, names, feature_names)
@@ -171,13 +173,10 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
         types = {name: pa.string() for name in names if as_text or name in KNOWN}
         table = _parsed(path, names, delimiter, column_types=types)
     check_names(path.name, names, labelled=True)
-    column = next((column for column in IMAGES if column in names), None)
-    if column is None:
-        return table, columns_from_arrow(path.name, table, [str(row) for row in range(table.num_rows)]), None
-    inside, paths = Inside(path.parent), [str(text) for text in _texts(path.name, table, column)]
-    plain = [_plain_path(inside, text) for text in paths]
-    columns = columns_from_arrow(path.name, table, [_identifier(inside, text) for text in plain])
-    return table, columns, [_source(inside, text) for text in plain]
+    if image_column(names) is None:
+        return table, columns_from_arrow(path.name, table), None
+    ids, sources = _located(path.name, table, path.parent)
+    return table, columns_from_arrow(path.name, table, ids), sources
 
 
 def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
@@ -259,7 +258,7 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
 def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
     features = {name for name in names if name not in (*KNOWN, INDEX)}
-    if any(name in names for name in IMAGES):
+    if image_column(names) is not None:
         features = set()
     elif feature_names is not None:
         _check_features(table_name, sorted(features), feature_names)
@@ -268,27 +267,24 @@ def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] 
     return wanted, [name for name in names if name not in (*wanted, INDEX)]
 
 
-def _image_rows(
-    name: str,
-    table: pa.Table,
-    folder: Path,
-    how: Decoding,
-    class_names: Sequence[str] | None,
-    notes: Sequence[str],
-) -> Rows:
-    column = next(column for column in IMAGES if column in table.column_names)
+def image_column(names: Sequence[str]) -> str | None:
+    """The column that names images, if there is one."""
+    return next((column for column in IMAGES if column in names), None)
+
+
+def _located(name: str, table: pa.Table, folder: Path) -> tuple[list[str], list[Path]]:
+    """What the images of a table are called, and where they lie."""
+    column = image_column(table.column_names)
+    assert column is not None
     paths = _texts(name, table, column)
-    blank = [row for row, path in enumerate(paths) if path is None]
-    if blank:
-        raise ValueError(f"{name}: row {blank[0]} has no {column}; name its image, or take the row out")
+    if None in paths:
+        raise ValueError(f"{name}: row {paths.index(None)} has no {column}; name its image, or take the row out")
     inside = Inside(folder)
     try:
         plain = [_plain_path(inside, str(path)) for path in paths]
-        sources = [_source(inside, path) for path in plain]
+        return [_identifier(inside, path) for path in plain], [_source(inside, path) for path in plain]
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    columns = columns_from_arrow(name, table, [_identifier(inside, path) for path in plain])
-    return make_image_rows(name, columns, sources, how, class_names, notes)
 
 
 def _plain_path(inside: Inside, path: str) -> str:
@@ -305,8 +301,8 @@ def _identifier(inside: Inside, path: str) -> str:
     return os.path.relpath(inside(path), inside.folder) if os.path.isabs(path) else posixpath.normpath(path)
 
 
-def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str]) -> Columns:
-    """All but the images and features; `ids` where the table has none."""
+def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str] | None = None) -> Columns:
+    """All but the images and features; where the table has no ids, `ids`, else the numbers of the rows."""
 
     def mapped(column: str, function: Callable[[str | None, str], T]) -> list[T] | None:
         if column not in table.column_names:
@@ -323,7 +319,8 @@ def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str]) -> Column
     if given is not None and verified is not None:
         verified = _as_written(verified, {text for text in given if text is not None})
     split, picked = mapped("split", part_of), mapped("picked", picked_of)
-    return make_columns(mapped("id", named) or ids, given=given, verified=verified, picked=picked, split=split)
+    called = mapped("id", named) or ids or [str(row) for row in range(table.num_rows)]
+    return make_columns(called, given=given, verified=verified, picked=picked, split=split)
 
 
 def _as_written(verified: list[str | None], given: set[str]) -> list[str | None]:

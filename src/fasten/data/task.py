@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.data.images import ImageFiles
+from fasten.data.images import ImageFiles, shape_of
 from fasten.data.splits import Split
 
 Labels = NDArray[np.int64]
@@ -85,9 +85,7 @@ class Task:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one example as a network sees it: (channels, height, width) or (features,)."""
-        if self.x.ndim != 4:
-            return self.x.shape[1:]
-        return (self.x.shape[3], *(self.x.shape[1:3] if self.crop is None else (self.crop, self.crop)))
+        return shape_of(self.x) if self.crop is None else (self.x.shape[3], self.crop, self.crop)
 
     @property
     def unseen_classes(self) -> tuple[int, ...]:

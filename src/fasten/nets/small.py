@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class SmallCNN(nn.Module):
     """Three 3×3 convolutions with batch norm, a pooling before the third, and the mean over what is left."""
 
-    def __init__(self, channels: int = 1, width: int = 16) -> None:
+    def __init__(self, channels: int, width: int = 16) -> None:
         super().__init__()
         self.num_features = 4 * width
         self.layers = nn.Sequential(

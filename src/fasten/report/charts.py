@@ -27,6 +27,7 @@ LIGHT_TEXT = 0.62  # shade from which text on a cell changes colour
 SHADES = 24  # colours of a large matrix: one path each
 MAX_STAGES = 6  # more stages than this alternate: their borders would hide the curves
 MIN_LOG_RATIO = 20.0  # curves that span less are read better on a linear axis
+LARGEST = 4  # entries that a row of a large matrix tells of
 DOT_ROW = 30  # height of a line of a dot plot
 
 
@@ -391,6 +392,6 @@ def _rows(matrix: Matrix, names: Sequence[str], room: float, cell: float) -> Mar
     return Markup('<g class="cells" {}>{}{}</g>').format(where, shades, spots)
 
 
-def _largest(row: Sequence[float | None], names: Sequence[str], count: int = 4) -> str:
-    known = sorted(((v, -j) for j, v in enumerate(row) if v is not None), reverse=True)[:count]
+def _largest(row: Sequence[float | None], names: Sequence[str]) -> str:
+    known = sorted(((v, -j) for j, v in enumerate(row) if v is not None), reverse=True)[:LARGEST]
     return ", ".join(f"{names[-j]} {percent(v)}" for v, j in known) or UNKNOWN

@@ -1,0 +1,87 @@
+"""What a run is made of: its method with the network, the stages, the loader; and the weights of a method."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fasten import ranks
+from fasten.contract import Method, Recipe, Stage
+from fasten.data.task import Task
+from fasten.loader import Loader
+from fasten.machine import Machine
+from fasten.nets import Heads, build_backbone
+from fasten.options import find_method, option_types
+from fasten.records import Run
+from fasten.seeds import torch_seed
+from fasten.stream import StreamLoader
+
+MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
+_SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
+
+
+def build_method(run: Run, task: Task) -> nn.Module:
+    """The method with its network, initialised from the run's seed."""
+    entry = find_method(run.method)
+    options: dict[str, Any] = {**entry.options, **run.options}
+    if options.get("oracle"):
+        if task.transition is None:
+            raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
+        options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
+    elif "oracle" in options:
+        del options["oracle"]
+    if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
+        options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
+    if entry.clean_set and len(task.clean) == 0:
+        raise ValueError(
+            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
+            "--verified FILE, or use the method cross-entropy"
+        )
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(run.seed, "init"))
+        backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
+        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+    for net in method.modules():
+        if isinstance(net, Heads):
+            net.parts.synced = run.recipe.sync_norm
+    return method
+
+
+def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
+    """The stages of a method."""
+    assert isinstance(method, Method)
+    return method.plan(recipe)
+
+
+def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
+    """On the device where the data lie in memory and take at most half of what is free there, else streamed."""
+    fits = isinstance(task.x, np.ndarray)
+    if fits and machine.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(machine.device)
+        fits = task.x.nbytes <= free // 2
+    fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
+    return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
+
+
+def weights_and_tables(method: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What prediction needs, the networks' tensors; and what the method itself remembers: labels, weights, T."""
+    # Copies, since the file format refuses a tensor under two names, as of weights that a network uses twice.
+    state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
+    weights = {name: tensor for name, tensor in state.items() if name.startswith(_networks(method))}
+    return weights, {name: tensor for name, tensor in state.items() if name not in weights}
+
+
+def fill_networks(method: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    """Load a method's weights; False where they are not those of all its networks, RuntimeError for other shapes."""
+    missing, unexpected = method.load_state_dict(weights, strict=False)
+    return not unexpected and not any(name.startswith(_networks(method)) for name in missing)
+
+
+def _networks(method: nn.Module) -> tuple[str, ...]:
+    """What the names of its networks' tensors begin with; what else it has are tables of its rows."""
+    return tuple(f"{name}." for name, _ in method.named_children())
