@@ -127,6 +127,19 @@ def test_a_folder_that_holds_a_run_is_left_alone(finished):
         train(RUN, finished[0], CPU)
 
 
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (replace(RUN, options={"threshold": 80.0}), r"threshold must be in \[0, 1\], got 80"),
+        (replace(RUN, recipe=replace(RECIPE, rate=0.0)), "rate must be above 0, got 0"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused_before_anything_is_written(tmp_path, run, message):
+    with pytest.raises(ValueError, match=message):
+        train(run, tmp_path / "run", Settings(device="cpu"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_streamed_run_is_the_same_run(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "Loader", training.StreamLoader)
     assert without_times(train(RUN, tmp_path / "streamed", CPU)) == without_times(finished[1])
