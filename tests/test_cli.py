@@ -244,6 +244,13 @@ def test_a_device_that_is_not_there_is_refused(folder, finished, capsys, command
         ("bench --set norm=foo", ["norm must be one of", "'foo'"]),
         ("bench --set foo=1", ["none of the methods", "foo"]),
         ("bench --kernels foo", ["kernels must be one of", "'foo'"]),
+        *(
+            (
+                f"bench --device cpu --kernels {name}",
+                ["cpu has plain kernels only", f"--kernels {name}", "leave it out"],
+            )
+            for name in ("fused", "overlapped", "compiled")
+        ),
         ("methods extra", ["extra"]),
         ("datasets --jsno", ["--jsno", "--json"]),
     ],
