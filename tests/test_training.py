@@ -152,6 +152,21 @@ def test_clean_only_is_reported_as_a_reference(tmp_path):
     assert record["references"]["clean_only"]["updates"] == 3
 
 
+@pytest.mark.parametrize(
+    ("clean", "batch_size", "expected"),
+    [(50, 100, 50), (57, 100, 50), (5, 100, 10), (100, 100, 100), (1000, 100, 100), (100, 400, 100), (100, 20, 20)],
+)
+def test_clean_only_takes_no_row_twice_while_there_are_enough(clean, batch_size, expected):
+    """Ten classes: five rows of each suffice for a batch of fifty; of less than one of each, rows stand for classes."""
+    run = replace(RUN, method="clean-only", recipe=replace(RECIPE, batch_size=batch_size))
+    task = load_task("digits", RUN.noise, 0, clean=clean)
+    loader = training.make_loader(task, training.choose_machine("cpu"), 0)
+    (stage,) = training.plan_of(training.build_method(run, task), run.recipe)
+    index = next(loader.updates(stage, (0, 1)))["clean"].index
+    assert len(index) == expected
+    assert len(index.unique()) == min(clean, expected)
+
+
 @pytest.mark.parametrize(("alone", "here", "says"), [(0.9, 0.7, True), (0.9, 0.88, False), (0.7, 0.9, False)])
 def test_it_says_when_the_clean_rows_alone_do_better(alone, here, says):
     record = {
