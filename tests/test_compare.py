@@ -23,7 +23,7 @@ from fasten.compare import Request, divide_settings, prepare
 from fasten.constants import COMPARED
 from fasten.datasets import DATASETS, load_task
 from fasten.methods import METHODS
-from fasten.records import Run, read_record
+from fasten.records import Run, read_record, write_record
 from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.standings import Comparison, Outcome, summarise
@@ -268,6 +268,12 @@ def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):
     assert now["evaluation"]["evidence"]["threshold"]["min_precision"] == 0.6
     assert "--min-precision 0.6 " in Page((folder / "out/cross-entropy-seed0/report.html").read_text()).text
     assert json.loads(answer(command, capsys)) == before
+    now["run"]["own"]["min_precision"] = 0.6  # as an audit wrote it once
+    write_record(folder / "out/cross-entropy-seed0", now)
+    assert json.loads(answer(command, capsys)) == before
+    now["run"]["own"]["max_bad"] = 3
+    write_record(folder / "out/cross-entropy-seed0", now)
+    refuse(command, capsys, "holds a run with other options")
 
 
 def test_a_full_disk_stops_a_comparison_that_goes_on(finished, copy, capsys, monkeypatch):

@@ -402,7 +402,7 @@ PARAMETERS = {
     "unknown method 'fastn'": {"method": "fastn"},
     "unknown network 'mpl'": {"net": "mpl"},
     "epochs takes a whole number, got '1.5'": {"epochs": 1.5},
-    "rate must be a number >= 0, got -1": {"rate": -1},
+    "rate must be above 0, got -1": {"rate": -1},
     "unknown option 'threshold' of clean-only": {"method": "clean-only", "threshold": 0.5},
     "the precision to keep must be between 0 and 1": {"min_precision": 95},
     "training diverged in epoch": {"rate": 1e20},

@@ -15,13 +15,14 @@ ROOT = Path(fasten.__file__).parent
 # In the direction of the data; a file imports only from those above it. `x.*` are the other files of a package: they
 # stand before the package itself, and may import each other where that makes no circle.
 ORDER = [
-    *("constants", "files", "npy", "cells", "suggest", "sentences", "signals", "seeds", "ranks", "statistics"),
+    *("constants", "files", "npy", "cells", "suggest", "sentences", "signals", "seeds", "torchrun", "ranks"),
+    "statistics",
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
     *("data.decoding", "data.decoders", "data.labels", "data.rows"),
     *("data.texts", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
-    *("contract", "augment", "loader", "stream"),
+    *("ranges", "contract", "augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),

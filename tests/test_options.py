@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import Literal, get_type_hints
+from typing import Literal, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fasten.contract import Recipe
 from fasten.methods import METHODS
-from fasten.options import apply_settings, check_recipe, find_method, option_defaults, option_types, parse
+from fasten.options import apply_settings, check_settings, find_method, option_defaults, option_types, parse
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 RECIPE = Recipe(epochs=70, milestones=(50, 60))
@@ -125,17 +125,84 @@ def test_settings_that_cannot_be_are_refused(settings, epochs, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"rate": -0.1}, "rate must be a number >= 0"),
-        ({"rate": math.nan}, "rate must be a number >= 0"),
-        ({"momentum": 1.0}, r"momentum must be a number in \[0, 1\)"),
-        ({"weight_decay": math.inf}, "weight_decay must be a number >= 0"),
-        ({"milestones": (3, 0)}, "milestones are epochs and count from 1, got 3, 0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0; leave it out for the default"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"rate": 0.0}, "rate must be above 0, got 0.0"),
+        ({"rate": -0.1}, "rate must be above 0, got -0.1"),
+        ({"rate": math.nan}, "rate must be above 0, got nan"),
+        ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
+        ({"weight_decay": math.inf}, "weight_decay must be at least 0, got inf"),
+        ({"milestones": (3, 0)}, "milestones must be at least 1, got 0"),
     ],
 )
 def test_a_recipe_that_cannot_be_trained_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        check_recipe(replace(RECIPE, **changes))
+        check_settings("fasten", {}, replace(RECIPE, **changes))
+
+
+# Of each range the values just inside and just outside, as the methods' papers and arithmetic have it.
+BARELY = "1e-9"
+SHARE = (["0", "1"], ["-0.1", "1.1", "80"])
+PART = ([BARELY, "0.999"], ["0", "1", "-1"])
+COUNT = (["1"], ["0", "-1"])
+RATE = ([BARELY, "1e6"], ["0", "-0.1"])
+NOT_NEGATIVE = (["0", "7"], ["-0.1"])
+SENSE = {
+    ("fasten", "threshold"): SHARE,
+    ("fasten", "noisy_weight"): NOT_NEGATIVE,
+    ("fasten", "per_class"): COUNT,
+    ("fasten", "perturbation"): SHARE,
+    ("naive-oversampling", "per_class"): COUNT,
+    ("clean-only", "per_class"): COUNT,
+    ("deep-knn", "neighbours"): COUNT,
+    ("deep-knn", "adam_rate"): RATE,
+    ("deep-knn", "adam_decay"): NOT_NEGATIVE,
+    ("glc", "guard"): (["0", "0.999"], ["-0.1", "1"]),
+    ("l2rw", "clean_batch"): COUNT,
+    ("mw-net", "clean_batch"): COUNT,
+    ("mw-net", "meta_rate"): RATE,
+    ("mlac", "clean_batch"): (["4"], ["3"]),
+    ("mlac", "meta_rate"): RATE,
+    ("mlac", "embedding"): COUNT,
+    ("mlac", "hidden"): COUNT,
+    ("mlac", "perturbation"): SHARE,
+    ("mloc", "warm_up"): PART,
+    ("mloc", "meta_stage_rate"): RATE,
+    ("mloc", "virtual_rate"): RATE,
+    ("mloc", "transition_rate"): NOT_NEGATIVE,
+    ("mloc", "prior"): ([BARELY, "1"], ["0", "1.1"]),
+    ("mloc", "clip"): ([BARELY, "none"], ["0"]),
+    ("mloc", "clean_batch"): COUNT,
+    ("mslc", "warm_up"): PART,
+    ("mslc", "history"): COUNT,
+    ("mslc", "virtual_rate"): RATE,
+    ("mslc", "meta_rate"): RATE,
+    ("mslc", "perturbation"): SHARE,
+    ("mslc", "clean_batch"): COUNT,
+}
+
+
+@pytest.mark.parametrize(("method", "key"), SENSE)
+def test_an_option_takes_what_makes_sense_and_refuses_the_rest_by_name(method, key):
+    inside, outside = SENSE[method, key]
+    for text in inside:
+        assert key in apply_settings(method, RECIPE, [f"{key}={text}"])[0]
+    for text in outside:
+        with pytest.raises(ValueError, match=rf"^{key} must be (in|above|at least) .*, got {text}(\.0)?; "):
+            apply_settings(method, RECIPE, [f"{key}={text}"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_number_of_a_method_goes_without_a_range(name):
+    kinds = option_types(METHODS[name])
+    for key in (key for key, kind in kinds.items() if {kind, *get_args(kind)} & {int, float}):
+        with pytest.raises(ValueError, match=f"^{key} must be .*, got nan"):  # which is in none
+            check_settings(name, {key: math.nan}, RECIPE)
+
+
+def test_a_percentage_is_told_how_to_be_written():
+    with pytest.raises(ValueError, match=r"threshold must be in \[0, 1\], got 80.0; write 80% as 0.8$"):
+        apply_settings("fasten", RECIPE, ["threshold=80"])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -175,6 +175,23 @@ def test_what_is_not_made_for_several_ranks_says_so(monkeypatch, capsys):
         machine.choose_machine("cuda:1")
 
 
+@pytest.mark.parametrize("text", ["two", "1.5", "0"])
+def test_a_number_of_ranks_that_is_none_is_named(monkeypatch, capsys, text):
+    monkeypatch.setenv("WORLD_SIZE", text)
+    assert main(["methods"]) == 2
+    said = capsys.readouterr().err
+    assert f"WORLD_SIZE={text}, and torchrun sets a whole number from 1 on; unset WORLD_SIZE" in said
+    with pytest.raises(ValueError, match=f"WORLD_SIZE={text}"), ranks.joined():
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "1"])
+def test_a_process_alone_is_one_rank(monkeypatch, text):
+    monkeypatch.setenv("WORLD_SIZE", text)
+    with ranks.joined():
+        assert (ranks.world(), ranks.rank(), ranks.local_world()) == (1, 0, 1)
+
+
 @pytest.mark.parametrize("wanted", [False, True])
 def test_a_recipe_says_whether_batch_norms_are_one(wanted):
     recipe = Recipe("small-cnn", sync_norm=wanted)

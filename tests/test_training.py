@@ -128,6 +128,19 @@ def test_a_folder_that_holds_a_run_is_left_alone(finished):
         train(RUN, finished[0], CPU)
 
 
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (replace(RUN, options={"threshold": 80.0}), r"threshold must be in \[0, 1\], got 80"),
+        (replace(RUN, recipe=replace(RECIPE, rate=0.0)), "rate must be above 0, got 0"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused_before_anything_is_written(tmp_path, run, message):
+    with pytest.raises(ValueError, match=message):
+        train(run, tmp_path / "run", Settings(device="cpu"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_streamed_run_is_the_same_run(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "Loader", building.StreamLoader)
     assert without_times(train(RUN, tmp_path / "streamed", CPU)) == without_times(finished[1])
@@ -138,6 +151,21 @@ def test_clean_only_is_reported_as_a_reference(tmp_path):
     record = train(run, tmp_path / "r", Settings(device="cpu", noisy_reference=True))
     assert set(record["references"]) == {"clean_only", "noisy_only"}
     assert record["references"]["clean_only"]["updates"] == 3
+
+
+@pytest.mark.parametrize(
+    ("clean", "batch_size", "expected"),
+    [(50, 100, 50), (57, 100, 50), (5, 100, 10), (100, 100, 100), (1000, 100, 100), (100, 400, 100), (100, 20, 20)],
+)
+def test_clean_only_takes_no_row_twice_while_there_are_enough(clean, batch_size, expected):
+    """Ten classes: five rows of each suffice for a batch of fifty; of less than one of each, rows stand for classes."""
+    run = replace(RUN, method="clean-only", recipe=replace(RECIPE, batch_size=batch_size))
+    task = load_task("digits", RUN.noise, 0, clean=clean)
+    loader = training.make_loader(task, training.choose_machine("cpu"), 0)
+    (stage,) = training.plan_of(training.build_method(run, task), run.recipe)
+    index = next(loader.updates(stage, (0, 1)))["clean"].index
+    assert len(index) == expected
+    assert len(index.unique()) == min(clean, expected)
 
 
 @pytest.mark.parametrize(("alone", "here", "says"), [(0.9, 0.7, True), (0.9, 0.88, False), (0.7, 0.9, False)])

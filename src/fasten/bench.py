@@ -168,8 +168,12 @@ def _memory(device: torch.device) -> int | None:
 
 
 def with_kernels(machine: Machine, name: str) -> Machine:
-    """The machine with other kernels; `auto` leaves it as it is, and a CPU has only the plain ones."""
+    """The machine with other kernels; `auto` leaves it as it is, and only an NVIDIA GPU has others than plain ones."""
     if name == "auto":
         return machine
     wanted = parse("kernels", name, Kernels)
-    return replace(machine, kernels=wanted if machine.device.type == "cuda" else "plain")
+    if wanted != "plain" and machine.device.type != "cuda":
+        raise ValueError(
+            f"{machine.device} has plain kernels only, got --kernels {name}; leave it out, or add --device cuda"
+        )
+    return replace(machine, kernels=wanted)

@@ -29,14 +29,14 @@ def build_method(run: Run, task: Task) -> nn.Module:
     """The method with its network, initialised from the run's seed."""
     entry = find_method(run.method)
     options: dict[str, Any] = {**entry.options, **run.options}
-    if options.get("oracle"):
+    if options.pop("oracle", False):
         if task.transition is None:
             raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
         options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
-    elif "oracle" in options:
-        del options["oracle"]
-    if task.known is not None and run.method != "clean-only" and "per_class" in option_types(entry):
-        options.setdefault("per_class", max(1, min(MOST_PER_CLASS, run.recipe.batch_size // task.num_classes)))
+    alone = run.method == "clean-only"  # whose batch is no larger than its set: no row twice, where classes are even
+    if "per_class" in option_types(entry) and (alone or task.known is not None):
+        most = len(task.clean) // task.num_classes if alone else MOST_PER_CLASS
+        options.setdefault("per_class", max(1, min(most, run.recipe.batch_size // task.num_classes)))
     if entry.clean_set and len(task.clean) == 0:
         raise ValueError(
             f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "

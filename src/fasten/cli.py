@@ -46,6 +46,7 @@ from fasten.commands.stopping import Stopped, resumable
 from fasten.constants import MAX_BAD, VERSION
 from fasten.sentences import is_out_of_memory, sentence, typed
 from fasten.suggest import one_line
+from fasten.torchrun import is_one_of_several
 
 if TYPE_CHECKING:
     from fasten.console import Display
@@ -76,7 +77,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if _several() and context.invoked_subcommand not in ("train", "resume"):
+    if is_one_of_several() and context.invoked_subcommand not in ("train", "resume"):
         raise ValueError(f"only train and resume run under torchrun; start `fasten {context.invoked_subcommand}` alone")
 
 
@@ -280,13 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _several() -> bool:
-    """Whether torchrun has started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 def _joined() -> contextlib.AbstractContextManager[None]:
-    if not _several():
+    if not is_one_of_several():
         return contextlib.nullcontext()
     from fasten import ranks
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fasten.beginnings import check_folder, check_no_file, check_plan, record_in
+from fasten.beginnings import check_folder, check_no_file, check_plan, holds, record_in
 from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
 from fasten.constants import COMPARED
@@ -231,10 +231,9 @@ def check_out(comparison: Comparison, out: Path) -> None:
             raise ValueError(f"{out} holds a comparison with {key} {there}, not {here}; choose another --out")
     for run in comparison.runs:
         folder = out / folder_name(run)
-        record = record_in(folder)
-        if record is None:
+        if record_in(folder) is None:
             check_folder(folder)
-        elif record["run"] != run.to_json():
+        elif not holds(folder, run):
             raise ValueError(f"{folder} holds a run with other options; choose another --out")
 
 

@@ -14,6 +14,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from fasten.ranges import BelowOne, Count, NotNegative, Positive
+
 NormMode = Literal["split", "two-pass", "joint"]
 SetName = Literal["noisy", "clean", "both"]  # both: the noisy rows, then the clean ones
 
@@ -23,12 +25,12 @@ class Recipe:
     """How long and how fast to train; the rate falls tenfold at the start of each milestone (epochs count from 1)."""
 
     net: str = "resnet34"
-    epochs: int = 70
-    batch_size: int = 100
-    rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    milestones: tuple[int, ...] = (50, 60)
+    epochs: Count = 70
+    batch_size: Count = 100
+    rate: Positive = 0.1
+    momentum: BelowOne = 0.9
+    weight_decay: NotNegative = 5e-4
+    milestones: tuple[Count, ...] = (50, 60)
     weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
     frozen: bool = False  # only the classifiers train, on the features that the network starts with
     sync_norm: bool = False  # on several ranks, batch norm takes its statistics from all of their rows
@@ -77,10 +79,6 @@ class Optim:
     amsgrad: bool = False  # of Adam
     cosine: int | None = None  # the rate falls along half a cosine, over so many epochs
 
-    def __post_init__(self) -> None:
-        if self.rate < 0:
-            raise ValueError(f"a learning rate must be at least 0, got {self.rate:g}; see rate, meta_rate and the like")
-
     def rate_at(self, epoch: int, passed: float = 0.0) -> float:
         """The rate of an epoch, counted from 1, after `passed` passes over the rows: a tenth for each milestone.
 
@@ -107,11 +105,6 @@ class Draw:
     size: int
     how: Literal["pass", "random", "balanced"] = "pass"
     keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass; fixed when the stage starts
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            cure = "set batch_size, clean_batch or per_class to 1 or more"
-            raise ValueError(f"an update must take at least 1 {self.source} row, got {self.size}; {cure}")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fasten.contract import Recipe
 from fasten.methods import METHODS, Entry
+from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
 Settings = tuple[dict[str, Any], Recipe]
@@ -25,9 +26,13 @@ def find_method(name: str) -> Entry:
     return METHODS[name]
 
 
+def _constructor(entry: Entry) -> Any:
+    return inspect.getattr_static(entry.build, "__init__")
+
+
 def option_types(entry: Entry) -> dict[str, Any]:
     """What can be set of a method: its keyword-only parameters. `oracle` is a switch: the run supplies the matrix."""
-    hints = get_type_hints(inspect.getattr_static(entry.build, "__init__"))
+    hints = get_type_hints(_constructor(entry))
     parameters = inspect.signature(entry.build).parameters.values()
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "num_classes"]
     return {name: bool if Tensor in get_args(hints[name]) else hints[name] for name in names}
@@ -73,7 +78,15 @@ def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs:
         changes["epochs"] = epochs
     if "epochs" in changes and "milestones" not in changes:
         recipe = recipe.scaled(changes["epochs"]) if changes["epochs"] > 0 else recipe
-    return options, check_recipe(replace(recipe, **changes))
+    recipe = replace(recipe, **changes)
+    check_settings(method, options, recipe)
+    return options, recipe
+
+
+def check_settings(method: str, options: Mapping[str, Any], recipe: Recipe) -> None:
+    """Refuse numbers that make no sense, by the ranges that methods and the recipe declare."""
+    check_ranges(options, get_type_hints(_constructor(find_method(method)), include_extras=True))
+    check_ranges(vars(recipe), get_type_hints(Recipe, include_extras=True))
 
 
 def parse(key: str, text: str, kind: Any) -> Any:
@@ -119,17 +132,3 @@ def _parse_bool(key: str, text: str) -> bool:
     if text.lower() not in known:
         raise ValueError(f"{key} takes true or false, got {text!r}")
     return known[text.lower()]
-
-
-def check_recipe(recipe: Recipe) -> Recipe:
-    """Refuse what cannot be trained."""
-    for name in ("epochs", "batch_size"):
-        if getattr(recipe, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(recipe, name)}")
-    for name, limit in (("rate", math.inf), ("momentum", 1), ("weight_decay", math.inf)):
-        if not 0 <= getattr(recipe, name) < limit:
-            wanted = ">= 0" if limit == math.inf else f"in [0, {limit})"
-            raise ValueError(f"{name} must be a number {wanted}, got {getattr(recipe, name)}")
-    if any(milestone < 1 for milestone in recipe.milestones):
-        raise ValueError(f"milestones are epochs and count from 1, got {', '.join(map(str, recipe.milestones))}")
-    return recipe

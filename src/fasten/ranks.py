@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fasten.torchrun import is_one_of_several, told
+
 LEAST = 2  # rows of a share: batch norm wants more than one
 
 _joined = False
@@ -28,7 +30,7 @@ _joined = False
 def joined() -> Iterator[None]:
     """Work as one of the ranks that the environment speaks of, if there are several."""
     global _joined
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if not is_one_of_several():
         yield
         return
     try:
@@ -80,12 +82,12 @@ def rank() -> int:
 
 def local_rank() -> int:
     """Its number on this machine, which is that of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return told("LOCAL_RANK", 0)
 
 
 def local_world() -> int:
     """How many ranks there are on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if _joined else 1
+    return told("LOCAL_WORLD_SIZE", 1) if _joined else 1
 
 
 def restarted() -> bool:

@@ -39,6 +39,7 @@ from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import choose_machine
 from fasten.notes import clean_rows_do_better, epoch_warnings, final_warnings, first_notes, stages_in_words
+from fasten.options import check_settings
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.signals import asked_to_stop
@@ -75,6 +76,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     if ranks.restarted() and ranks.first_says(holds(out, run)):
         return resume(out, settings)
     check_folder(out)
+    check_settings(run.method, run.options, run.recipe)
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
     method = build_method(run, task)
     check_plan(method, plan_of(method, run.recipe), task)  # a wrong option is refused before anything is written

@@ -137,10 +137,3 @@ def test_the_filter_drops_most_wrong_labels_and_keeps_most_right_ones():
     kept, right = method.keep.numpy() > 0, task.given == task.truth
     assert kept[right].mean() > 0.9
     assert kept[~right].mean() < 0.1
-
-
-@pytest.mark.parametrize("wrong", [{"neighbours": 0}, {"adam_rate": 0.0}, {"adam_decay": -0.1}])
-def test_an_option_out_of_range_is_refused_by_name(wrong):
-    (name,) = wrong
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        make_method(**wrong)

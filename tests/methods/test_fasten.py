@@ -195,9 +195,3 @@ def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row():
     assert method.transition[2].tolist() == [0, 0, 1]
     rows = batch["noisy"].index[batch["noisy"].y == 2]
     assert (method.labels[rows] == 2).all()
-
-
-@pytest.mark.parametrize("option", [{"perturbation": 1.5}, {"noisy_weight": -1.0}])
-def test_an_impossible_option_is_refused(option):
-    with pytest.raises(ValueError, match="must be"):
-        tiny(make_tiny_task(), **option)

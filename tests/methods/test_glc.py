@@ -178,8 +178,3 @@ def test_a_label_that_the_estimate_forbids_costs_a_bounded_loss_unless_unguarded
 def test_momentum_may_be_none_at_all():
     (stage, _) = GLC(SmallNet(), GIVEN, num_classes=3).plan(Recipe(momentum=0, epochs=2))
     Update(stage, Served([{}]), CPU64.device)
-
-
-def test_a_guard_that_is_no_small_number_is_refused():
-    with pytest.raises(ValueError, match=r"in \[0, 1\), got 2"):
-        GLC(SmallNet(), GIVEN, num_classes=3, guard=2)

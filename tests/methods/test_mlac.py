@@ -300,17 +300,3 @@ def test_the_corrector_has_the_published_size_and_starts_as_published(num_classe
         assert layer.weight.std().item() == pytest.approx((2 / fan) ** 0.5, rel=0.1)
     limit = (6 / (num_classes + 128)) ** 0.5
     assert 0.95 * limit < net.embedding.weight.abs().max().item() <= limit
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clean_batch": 3}, "clean_batch must be at least 4"),
-        ({"meta_rate": -0.1}, "meta_rate must be >= 0, got -0.1"),
-        ({"hidden": 0}, "embedding and hidden must be at least 1, got 128 and 0"),
-        ({"perturbation": 20.0}, "perturbation must be a share in"),
-    ],
-)
-def test_wrong_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        MLaC(SmallNet(), torch.zeros(2), num_classes=2, **options)

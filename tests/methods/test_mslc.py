@@ -258,18 +258,3 @@ def test_epochs_and_milestones_count_over_both_stages(warm_up, epochs, milestone
     assert tuple(stage.epochs for stage in plan) == lengths
     found = [stage.optim[method.net].rate_at(epoch) for stage in plan for epoch in range(1, stage.epochs + 1)]
     assert {epoch: found[epoch - 1] for epoch in rates} == pytest.approx(rates)
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ({"warm_up": 1.0}, r"warm_up .*\(0, 1\), got 1\.0"),
-        ({"warm_up": 0.0}, r"warm_up .*\(0, 1\), got 0\.0"),
-        ({"history": 0}, "history must be >= 1 .* got 0"),
-        ({"virtual_rate": 0.0}, r"virtual_rate > 0, got 10 and 0\.0"),
-        ({"perturbation": 1.5}, r"perturbation .*\[0, 1\], got 1\.5"),
-    ],
-)
-def test_impossible_options_are_refused_with_a_reason(option, words):
-    with pytest.raises(ValueError, match=words):
-        make_problem(**option)

@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from fasten.contract import Batch, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
+from fasten.ranges import Count
 
 
 class CleanOnly(nn.Module):
     """One classifier that never sees a noisy row."""
 
-    def __init__(self, backbone: nn.Module, labels: Tensor, *, num_classes: int, per_class: int | None = None) -> None:
+    def __init__(
+        self, backbone: nn.Module, labels: Tensor, *, num_classes: int, per_class: Count | None = None
+    ) -> None:
         super().__init__()
         self.net = OneHead(backbone, num_classes)
         self.num_classes, self.per_class, self.num_noisy = num_classes, per_class, len(labels)

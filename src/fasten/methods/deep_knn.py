@@ -25,6 +25,7 @@ from fasten.contract import Batch, Draw, Optim, Predict, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.neighbours import vote
+from fasten.ranges import Count, NotNegative, Positive
 
 
 def default_neighbours(num_rows: int) -> int:
@@ -53,17 +54,11 @@ class DeepKNN(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        neighbours: int | None = None,
-        adam_rate: float = 1e-3,
-        adam_decay: float = 0.0,
+        neighbours: Count | None = None,
+        adam_rate: Positive = 1e-3,
+        adam_decay: NotNegative = 0.0,
     ) -> None:
         super().__init__()
-        if neighbours is not None and neighbours < 1:
-            raise ValueError(f"neighbours must be at least 1, got {neighbours}; leave it out to go by the rows")
-        if adam_rate <= 0:
-            raise ValueError(f"adam_rate must be above 0, got {adam_rate}; the paper has 0.001")
-        if adam_decay < 0:
-            raise ValueError(f"adam_decay must be at least 0, got {adam_decay}; 0 is none")
         self.net = OneHead(backbone, num_classes)
         self.num_classes, self.neighbours = num_classes, neighbours
         self.adam_rate, self.adam_decay = adam_rate, adam_decay

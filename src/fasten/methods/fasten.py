@@ -25,6 +25,7 @@ from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
 from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
+from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
 
 
@@ -46,21 +47,15 @@ class FasTEN(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        threshold: float = 0.8,
-        noisy_weight: float = 0.5,
-        per_class: int | None = None,
+        threshold: Share = 0.8,
+        noisy_weight: NotNegative = 0.5,
+        per_class: Count | None = None,
         correct: bool = True,
-        perturbation: float = 0.0,
+        perturbation: Share = 0.0,
         norm: NormMode = "split",
         oracle: Tensor | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must be a probability in [0, 1], got {threshold}; write 80% as 0.8")
-        if not 0 <= perturbation <= 1:
-            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}")
-        if noisy_weight < 0:
-            raise ValueError(f"noisy_weight must be >= 0, got {noisy_weight}")
         self.net = TwoHead(backbone, num_classes)
         self.num_classes, self.per_class, self.norm = num_classes, per_class, norm
         self.noisy_weight, self.perturbation = noisy_weight, perturbation

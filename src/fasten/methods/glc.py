@@ -25,6 +25,7 @@ from fasten.contract import Batch, Draw, Optim, Predict, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.transition import LOG_GUARD, corrected_nll, estimate_transition
+from fasten.ranges import BelowOne
 
 
 class GLC(nn.Module):
@@ -46,12 +47,10 @@ class GLC(nn.Module):
         num_classes: int,
         norm: Literal["joint", "split"] = "joint",
         mean_over: Literal["rows", "batch"] = "rows",
-        guard: float = LOG_GUARD,
+        guard: BelowOne = LOG_GUARD,
         oracle: Tensor | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= guard < 1:
-            raise ValueError(f"guard is a small number inside the log, in [0, 1), got {guard}; leave it at {LOG_GUARD}")
         self.net = OneHead(backbone, num_classes)
         self.num_noisy, self.num_classes = len(labels), num_classes
         self.norm, self.mean_over, self.guard = norm, mean_over, guard

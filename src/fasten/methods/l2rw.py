@@ -22,6 +22,7 @@ from fasten.contract import Batch, Draw, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.remember import remember
+from fasten.ranges import Count
 from fasten.ranks import total
 
 
@@ -39,7 +40,7 @@ class L2RW(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        clean_batch: int | None = None,
+        clean_batch: Count | None = None,
         route: Route = "tangent",
     ) -> None:
         super().__init__()

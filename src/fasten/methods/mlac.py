@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from fasten.ops.lookahead import Outputs, Route, look_ahead, with_gradient
 from fasten.ops.means import weighted_mean
 from fasten.ops.perturb import perturb_soft_labels
 from fasten.ops.remember import remember
+from fasten.ranges import Count, Positive, Range, Share
 
 
 class MLaC(nn.Module):
@@ -50,23 +52,15 @@ class MLaC(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        clean_batch: int | None = None,
-        meta_rate: float = 3e-4,
-        embedding: int = 128,
-        hidden: int = 128,
+        clean_batch: Annotated[int, Range(4)] | None = None,  # two rows for each half
+        meta_rate: Positive = 3e-4,
+        embedding: Count = 128,
+        hidden: Count = 128,
         skip: bool = False,
-        perturbation: float = 0.0,
+        perturbation: Share = 0.0,
         route: Route = "tangent",
     ) -> None:
         super().__init__()
-        if clean_batch is not None and clean_batch < 4:
-            raise ValueError(f"clean_batch must be at least 4, two rows for each half, got {clean_batch}; try 100")
-        if meta_rate < 0:
-            raise ValueError(f"meta_rate must be >= 0, got {meta_rate}; the authors have 3e-4")
-        if embedding < 1 or hidden < 1:
-            raise ValueError(f"embedding and hidden must be at least 1, got {embedding} and {hidden}; try 128")
-        if not 0 <= perturbation <= 1:
-            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}; write 20% as 0.2")
         self.net = OpenHead(backbone, num_classes)
         sizes = {"embedding": embedding, "hidden": hidden}
         self.corrector = Corrector(self.net.num_features, num_classes, **sizes, skip=skip)

@@ -19,7 +19,7 @@ persistent=false --set on=logits --set normalise=columns --set clip=none --set v
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.transition import corrected_nll
+from fasten.ranges import Count, NotNegative, Part, Positive, Range
 from fasten.ranks import total
 
 
@@ -37,10 +38,11 @@ class MLoC(nn.Module):
     """T learned by looking ahead, after a warm-up.
 
     `warm_up`: the share of the epochs; `meta_stage_rate`: of the network after it; `virtual_rate`: of the virtual
-    step, on the mean loss; `transition_rate`: of T; `clip`: the largest norm of G, none for no limit; `persistent`: T
-    goes on from update to update, from `prior` on the diagonal and the rest spread evenly, or restarts from the
-    identity; `on`: T mixes `probabilities`, Tᵀf, or `logits`, zT; `normalise`: what of T sums to one; `loss` of the
-    real step; `clean_batch`: clean rows per update, by default as many as noisy ones; `route`: to the meta-gradient.
+    step, on the mean loss; `transition_rate`: of T, 0 to leave it as it is; `clip`: the largest norm of G, none for no
+    limit; `persistent`: T goes on from update to update, from `prior` on the diagonal and the rest spread evenly, or
+    restarts from the identity; `on`: T mixes `probabilities`, Tᵀf, or `logits`, zT; `normalise`: what of T sums to one;
+    `loss` of the real step; `clean_batch`: clean rows per update, by default as many as noisy ones; `route`: to the
+    meta-gradient.
     """
 
     transition: Tensor
@@ -51,28 +53,20 @@ class MLoC(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        warm_up: float = 0.5,
-        meta_stage_rate: float = 1e-4,
-        virtual_rate: float = 0.1,
-        transition_rate: float = 0.11,
-        prior: float = 0.9,
-        clip: float | None = 1e-3,
+        warm_up: Part = 0.5,
+        meta_stage_rate: Positive = 1e-4,
+        virtual_rate: Positive = 0.1,
+        transition_rate: NotNegative = 0.11,
+        prior: Annotated[float, Range(0, 1, "(]")] = 0.9,
+        clip: Positive | None = 1e-3,
         persistent: bool = True,
         on: Literal["probabilities", "logits"] = "probabilities",
         normalise: Literal["rows", "columns"] = "rows",
         loss: Literal["mean", "sum"] = "sum",
-        clean_batch: int | None = None,
+        clean_batch: Count | None = None,
         route: Route = "tangent",
     ) -> None:
         super().__init__()
-        if not 0 < warm_up < 1:
-            raise ValueError(f"warm_up must be a share of the epochs in (0, 1), got {warm_up}; write half as 0.5")
-        if not 0 < prior <= 1:
-            raise ValueError(f"prior must be a probability in (0, 1], got {prior}; write 90% as 0.9")
-        if min(meta_stage_rate, virtual_rate, transition_rate) < 0:
-            raise ValueError(f"rates must be >= 0, got {meta_stage_rate}, {virtual_rate} and {transition_rate}")
-        if clip is not None and clip <= 0:
-            raise ValueError(f"clip must be a norm > 0, got {clip}; write none for no limit")
         if on == "probabilities" and normalise == "columns":
             raise ValueError("with normalise=columns Tᵀf is no distribution; set on=logits too, or normalise=rows")
         self.net = OneHead(backbone, num_classes)

@@ -29,6 +29,7 @@ from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.perturb import perturb_soft_labels
 from fasten.ops.remember import remember
+from fasten.ranges import Count, Part, Positive, Share
 
 
 class MSLC(nn.Module):
@@ -51,23 +52,17 @@ class MSLC(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        warm_up: float = 2 / 3,
-        history: int = 10,
-        virtual_rate: float = 10.0,
-        meta_rate: float = 1e-3,
+        warm_up: Part = 2 / 3,
+        history: Count = 10,
+        virtual_rate: Positive = 10.0,
+        meta_rate: Positive = 1e-3,
         correct: bool = True,
         soft_targets: bool = False,
-        perturbation: float = 0.0,
-        clean_batch: int | None = None,
+        perturbation: Share = 0.0,
+        clean_batch: Count | None = None,
         route: Route = "tangent",
     ) -> None:
         super().__init__()
-        if not 0 < warm_up < 1:
-            raise ValueError(f"warm_up must be a share of the epochs in (0, 1), got {warm_up}; write 60% as 0.6")
-        if history < 1 or virtual_rate <= 0:
-            raise ValueError(f"history must be >= 1 and virtual_rate > 0, got {history} and {virtual_rate}")
-        if not 0 <= perturbation <= 1:
-            raise ValueError(f"perturbation must be a share in [0, 1], got {perturbation}; write 40% as 0.4")
         self.net = OneHead(backbone, num_classes)
         self.mixers = nn.ModuleDict({name: Weigher() for name in (("alpha", "beta") if correct else ("alpha",))})
         self.num_classes, self.warm_up, self.history = num_classes, warm_up, history

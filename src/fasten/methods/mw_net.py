@@ -26,6 +26,7 @@ from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import Outputs, Route, look_ahead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
+from fasten.ranges import Count, Positive
 from fasten.ranks import total
 
 META_OPTIMS: dict[str, Callable[[float], Optim]] = {
@@ -50,9 +51,9 @@ class MWNet(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        clean_batch: int | None = None,
+        clean_batch: Count | None = None,
         meta_optim: Literal["adam", "sgd"] = "sgd",
-        meta_rate: float = 1e-3,
+        meta_rate: Positive = 1e-3,
         normalise: bool = True,
         nesterov: bool = True,
         route: Route = "tangent",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fasten.contract import Batch, Draw, NormMode, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import weighted_mean
+from fasten.ranges import Count
 
 
 class NaiveOversampling(nn.Module):
@@ -26,7 +27,7 @@ class NaiveOversampling(nn.Module):
         labels: Tensor,
         *,
         num_classes: int,
-        per_class: int | None = None,
+        per_class: Count | None = None,
         norm: NormMode = "split",
     ) -> None:
         super().__init__()
