@@ -176,8 +176,8 @@ def test_pictures_may_be_grey_and_of_fractions(tmp_path, shape):
     [
         "resume audit",
         "evaluate audit digits",
-        "predict audit digits --out new",
-        "export audit --format torch --out new",
+        "predict audit digits --out new.csv",
+        "export audit --format torch --out new.pt2",
     ],
 )
 def test_a_command_that_needs_a_model_says_that_an_audit_has_none(tmp_path, monkeypatch, capsys, command):

@@ -260,11 +260,24 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"predict {table_run} digit --out p.csv", capsys, "unknown data set 'digit'")
     refuse(f"predict {table_run} fine.npz --out {folder}", capsys, "is a folder; --out takes the name of the file")
     refuse(f"predict {table_run} fine.npz --out no/p.csv", capsys, "there is no folder no")
-    refuse(f"predict {table_run} fine.npz --out ./fine.npz", capsys, "is the data themselves; choose another file")
-    refuse(f"export {table_run} --format onx --out m", capsys, "unknown format 'onx'; did you mean 'onnx'?")
-    refuse(f"export {table_run} --out m.pt2", capsys, "m.pt2 is the name of a file of --format torch, got onnx")
-    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "a file of --format onnx, got torch")
+    refuse(f"predict {table_run} fine.npz --out p.parquet", capsys, "--out p.parquet must end in .csv")
+    refuse(f"export {table_run} --format onx --out m.onnx", capsys, "unknown format 'onx'; did you mean 'onnx'?")
+    refuse(f"export {table_run} --out m.pt2", capsys, "--out m.pt2 must end in .onnx for --format onnx")
+    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "must end in .pt2 for --format torch")
     refuse(f"report {table_run} --out no/report.html", capsys, "there is no folder no for report.html; make it first")
+    refuse(f"report {table_run} --out page.txt", capsys, "--out page.txt must end in .html")
+
+
+def test_a_file_that_is_no_prediction_is_not_replaced(table_run, folder, capsys):
+    """A slip of the hand must not cost anybody their data: refuse compares all files before and after."""
+    write_csv(folder / "new.csv", [["f1", "f2", "f3", "f4"], ["1", "2", "3", "4"]])
+    write_csv(folder / "items.csv", [["id", "label"], ["a", "b"]])
+    for out in ("new.csv", "items.csv"):
+        refuse(f"predict {table_run} new.csv --out {out}", capsys, f"{out} is already there, and holds no predictions")
+    refuse(f"export {table_run} --format torch --out items.csv", capsys, "must end in .pt2")
+    refuse(f"report {table_run} --out items.csv", capsys, "must end in .html")
+    for options in ("", "--probabilities", ""):
+        answer(f"predict {table_run} new.csv {options} --out p.csv", capsys)
 
 
 def test_a_frozen_run_is_what_it_was_when_it_is_loaded_again(folder, capsys):

@@ -246,6 +246,15 @@ def _class_scores(counts: Labels, names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def check_predictions(out: Path) -> None:
+    """Refuse to replace a file that holds anything but predictions."""
+    if not out.exists():
+        return
+    with open(out, "rb") as file:
+        if not file.readline().replace(b'"', b"").startswith(b"id,predicted,p"):
+            raise ValueError(f"{out} is already there, and holds no predictions; choose another --out")
+
+
 def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabilities: bool = False) -> dict[str, Any]:
     """Write what a run's classifier makes of a task's test rows as a CSV file, whole or not at all.
 
