@@ -189,6 +189,8 @@ def test_a_precision_that_rows_cannot_show_corrects_nothing(place, capsys):
         lines = list(csv.DictReader(file))
     assert {line["is_issue"] for line in lines if line["picked"] not in ("random", "chosen")} == {"false"}
     assert "cannot show a precision of 0.99" in (place / "runs/photos/report.html").read_text()
+    assert "cannot show" not in said("audit runs/photos --min-precision 0", capsys)
+    assert "cannot show" not in (place / "runs/photos/report.html").read_text()
 
 
 def test_label_studio_gets_tasks_with_addresses_of_the_images(place, capsys):

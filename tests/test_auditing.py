@@ -113,6 +113,14 @@ def test_a_precision_asked_for_later_gives_what_it_gives_at_once(tmp_path):
     assert not again["is_issue"][again["verified"].astype(object) == ""].any(), "nothing is shown, so nothing corrected"
 
 
+def test_a_precision_can_be_taken_back(tmp_path):
+    for name, asked in (("before", None), ("after", 0.999)):
+        make(tmp_path / name, min_precision=asked)
+    choose_threshold(read_audit(tmp_path / "after"), None)
+    for name in ("labels.csv", "gallery.json", "report.html"):
+        assert (tmp_path / "after" / name).read_bytes() == (tmp_path / "before" / name).read_bytes()
+
+
 def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):
     make(tmp_path / "run")
     expected = json.loads((tmp_path / "run/gallery.json").read_text())["expected_wrong"]

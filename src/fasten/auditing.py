@@ -176,8 +176,8 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
     }
 
 
-def choose_threshold(found: Audit, min_precision: float) -> Audit:
-    """The audit made again with corrections that keep a precision: labels.csv, record and report are replaced.
+def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
+    """The audit made again with corrections that keep a precision, or None: labels.csv, record and report are replaced.
 
     The record's `run` stays as it is, since it says which run this is; the precision stands in the evidence.
     """
@@ -196,12 +196,12 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
     now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
     assert now.evidence is not None
-    assert now.evidence.threshold is not None
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
     notes = [note for note in record["notes"] if note not in gone]
+    said = now.evidence.threshold.sentence if now.evidence.threshold else now.evidence.doubt
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
-    record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
+    record |= {"evaluation": evaluation, "notes": [*notes, *([said] if said else [])]}
     table = now.table(found.known, found.class_names)
     _write(found.folder, record, table, pictures_of(read_gallery(found.folder)).get)
     return read_audit(found.folder)

@@ -68,7 +68,7 @@ def audit(
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
     if min_precision is not None:
-        found = choose_threshold(found, min_precision)
+        found = choose_threshold(found, min_precision or None)
     if reviews:
         _say(_import(found, reviews, _needed(out)), as_json)
     elif export is not None or verify is not None:

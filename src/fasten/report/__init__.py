@@ -257,7 +257,7 @@ def _command(run: Record, how: Record, evidence: Record) -> str | None:
     flags |= {"labels": how.get("label_set")} if run["dataset"] in LABEL_SETS else {}
     flags |= {OWN_FLAGS.get(key, key.replace("_", "-")): value for key, value in mapping(run, "own").items()}
     asked = number(mapping(evidence, "threshold"), "min_precision")  # perhaps of an audit, after the run
-    flags |= {} if asked is None else {"min-precision": asked}
+    flags |= {"min-precision": asked} if evidence else {}
     words = ["fasten", "train", str(run["dataset"])]
     for key, value in flags.items():
         words += [] if value is None else [f"--{key}", str(value)]
