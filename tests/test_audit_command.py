@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from fasten.auditing import audit_probabilities
 from fasten.cli import main
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
@@ -149,6 +150,16 @@ def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is
         page = (folder / "run/report.html").read_text()
         assert "0 of their 12 labels are wrong: 0.0% to 26.5% of all labels" in page
         assert doubt is None or doubt[1:] in page
+
+
+def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
+    """Labels that are mere chance, and a row of which the model says 0.4 for its label and 0.3 for the others."""
+    row = np.arange(90)
+    probs = np.concatenate([np.eye(3)[row % 3], [[0.4, 0.3, 0.3]]])
+    audit_probabilities(probs, np.append(row // 3 % 3, 0), ["a", "b", "c"], out="run")
+    lines = said("audit run", capsys).splitlines()
+    assert lines[0].startswith("61 of 91 labels count as wrong")
+    assert lines[1] == "kept all the same, since no other label is likelier: 1 of these"
 
 
 def test_a_doubt_about_corrections_goes_where_a_precision_is_asked_for(folder, capsys):

@@ -85,6 +85,7 @@ def test_the_summary_counts_what_the_csv_holds(tmp_path):
     found = summarise(read_audit(tmp_path / "run"))
     assert found["rows"] == len(lines) == 600
     assert found["issues"] == sum(line["is_issue"] == "true" for line in lines)
+    assert found["corrected"] == sum(line["given"] != line["corrected"] for line in lines)
     assert found["expected_wrong"] == pytest.approx(sum(float(line["p_wrong"]) for line in lines), abs=0.1)
     pairs = Counter((x["given"], x["suggested"]) for x in lines if x["given"] != x["suggested"] and not x["verified"])
     assert {(p["given"], p["suggested"]): p["rows"] for p in found["pairs"]} == dict(pairs)

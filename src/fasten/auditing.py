@@ -143,6 +143,7 @@ def summarise(found: Audit) -> dict[str, Any]:
     return {
         "rows": len(table),
         "issues": int(table["is_issue"].sum()),
+        "corrected": int((table["corrected"].to_numpy(object) != table["given"].to_numpy(object)).sum()),
         "expected_wrong": round(float(table["p_wrong"].sum()), 3),
         "confused": [
             {"true": found.class_names[i], "given": found.class_names[j], "share": round(float(T[i, j]), 6)}
