@@ -174,7 +174,7 @@ def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     answer(f"train few.npz {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"
-    assert any("drawn with replacement" in note for note in record["notes"])
+    assert any("every class: a batch takes some of them several times" in note for note in record["notes"])
 
 
 def test_a_class_that_nobody_verified_keeps_its_labels(here, capsys):

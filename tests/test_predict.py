@@ -192,7 +192,7 @@ def test_images_of_any_size_and_colour_are_brought_to_the_runs(image_run, folder
     assert "bad.png" in summary["notes"][0]
     scores = answer(f"evaluate {image_run} classes", capsys)
     assert (scores["rows"], scores["test_accuracy"]) == (5, 1.0)
-    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "--max-bad")
+    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "mend or remove")
 
 
 def test_scores_are_counted_by_the_names_of_classes(table_run, folder, capsys):
@@ -210,7 +210,7 @@ def test_scores_are_counted_by_the_names_of_classes(table_run, folder, capsys):
         rows = labels[kept] == NAMES.index(name)
         assert (line["class"], line["rows"]) == (name, rows.sum())
         assert line["accuracy"] == (pytest.approx(hits[rows].mean()) if rows.any() else None)
-    assert "nobody checked the labels" in scores["notes"][-1]
+    assert "rows have no verified label" in scores["notes"][-1]
 
 
 def test_test_rows_count_where_the_data_name_some_and_rows_without_label_never(table_run, folder, capsys):

@@ -140,7 +140,7 @@ def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
         notes.append("the run was trained on these rows: the accuracy is not that on new ones")
     unchecked = int((rows.verified_codes()[kept] < 0).sum())
     if unchecked:
-        notes.append(f"nobody checked the labels of {unchecked} of the {len(kept)} rows: they count as right as given")
+        notes.append(f"{unchecked:,} of the {len(kept):,} rows have no verified label: as given it counts as right")
     split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
     return replace(task, split=split, test=labels, notes=tuple(notes))
 

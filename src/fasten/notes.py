@@ -14,6 +14,7 @@ from fasten.metrics import smallest_singular
 from fasten.nets import has_weights
 from fasten.records import Record
 from fasten.report.verdict import gain
+from fasten.suggest import listed
 
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 
@@ -48,7 +49,7 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
     """What the run does where a class has few clean rows, or none."""
-    none = ", ".join(task.class_names[c] for c in task.unseen_classes)
+    none = listed([task.class_names[c] for c in task.unseen_classes])
     kept = [f"no clean rows in {none}: such labels are kept, since no row shows what belongs there"] if none else []
     return [*_few(task, plan), *kept]
 
@@ -60,7 +61,8 @@ def _few(task: Task, plan: list[Stage]) -> list[str]:
     per_class = max(draw.size for draw in balanced) // task.num_classes
     count = np.bincount(task.clean, minlength=task.num_classes)
     few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
-    return [f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement"] if few else []
+    where = "every class" if len(few) == task.num_classes else listed(few)
+    return [f"fewer than {per_class} clean rows in {where}: a batch takes some of them several times"] if few else []
 
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
