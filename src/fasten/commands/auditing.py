@@ -124,6 +124,8 @@ def _export(
 
     if export == "labelstudio":
         rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
+        if rows.empty:
+            raise ValueError(f"no unverified label of {found.folder} counts as wrong; --next N names rows to verify")
         return _label_studio(found, rows, _needed(out), data, url)
     if verify is not None:
         return _review(next_rows(found, verify), out)
