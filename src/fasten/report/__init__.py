@@ -81,13 +81,14 @@ CURVES = (
     Curves("Loss", "Mean training loss of each epoch.", "number", {"loss": "loss"}),
     Curves(
         "Diagonal of T",
-        "Mean chance that a label in use is right: as estimated from the clean rows while training, and in truth.",
+        "Mean chance that a label in use is right: as estimated from the clean rows while training, and the true one, "
+        "if known.",
         "percent",
         {"t_diagonal": "estimated", "t_diagonal_true": "true"},
     ),
     Curves(
         "Label correction",
-        "Share of noisy rows whose label was replaced, and share of labels in use that are right.",
+        "Share of noisy rows whose label was replaced, and of labels in use that are right, if known.",
         "percent",
         {"corrected_fraction": "corrected", "label_accuracy": "labels right"},
     ),
