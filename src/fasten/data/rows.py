@@ -25,6 +25,9 @@ Texts = tuple[str | None, ...]
 Labels = NDArray[np.int64]
 Pairs = Sequence[tuple[int, int]]
 
+# What other programs write where nobody looked.
+NOBODY = ("-1", "-1.0", "nan", "NaN", "<NA>", "NA", "None", "NULL")
+
 # Of the test rows: more copies of training images than this are a mistake, fewer are what data from the net hold.
 COPIES_ALLOWED = 0.01
 
@@ -278,13 +281,13 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
             f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
             "each a label, or take them out"
         )
-    _check_minus_one(name, columns)
+    _check_nobody(name, columns)
     return classes_of(name, columns.labels())
 
 
-def _check_minus_one(name: str, columns: Columns) -> None:
-    """Refuse verdicts of -1 where no row is given that label: what is meant is that nobody looked."""
-    for text in ("-1", "-1.0"):
+def _check_nobody(name: str, columns: Columns) -> None:
+    """Refuse verdicts that are none, where no row is given such a label."""
+    for text in NOBODY:
         if text in columns.verified and text not in columns.given and any(columns.given):
             first = columns.ids[columns.verified.index(text)]
             raise ValueError(
