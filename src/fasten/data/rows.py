@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
 from fasten.data.images import ImageFiles
-from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of
+from fasten.data.labels import Part, Picked, check_alike, check_classes, check_nobody, classes_of
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
 Labels = NDArray[np.int64]
 Pairs = Sequence[tuple[int, int]]
-
-# What other programs write where nobody looked.
-NOBODY = ("-1", "-1.0", "nan", "NaN", "<NA>", "NA", "None", "NULL")
 
 # Of the test rows: more copies of training images than this are a mistake, fewer are what data from the net hold.
 COPIES_ALLOWED = 0.01
@@ -281,19 +278,9 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
             f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
             "each a label, or take them out"
         )
-    _check_nobody(name, columns)
+    if any(columns.given):
+        check_nobody(name, columns.ids, columns.given, columns.verified)
     return classes_of(name, columns.labels())
-
-
-def _check_nobody(name: str, columns: Columns) -> None:
-    """Refuse verdicts that are none, where no row is given such a label."""
-    for text in NOBODY:
-        if text in columns.verified and text not in columns.given and any(columns.given):
-            first = columns.ids[columns.verified.index(text)]
-            raise ValueError(
-                f"{name}: {first!r} is verified as {text!r}, and no row is given that label; leave it blank where "
-                "nobody checked"
-            )
 
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
