@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from fasten.auditing import audit_probabilities
 from fasten.cli import main
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
@@ -151,6 +152,16 @@ def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is
         assert doubt is None or doubt[1:] in page
 
 
+def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
+    """Labels that are mere chance, and a row of which the model says 0.4 for its label and 0.3 for the others."""
+    row = np.arange(90)
+    probs = np.concatenate([np.eye(3)[row % 3], [[0.4, 0.3, 0.3]]])
+    audit_probabilities(probs, np.append(row // 3 % 3, 0), ["a", "b", "c"], out="run")
+    lines = said("audit run", capsys).splitlines()
+    assert lines[0].startswith("61 of 91 labels count as wrong")
+    assert lines[1] == "kept all the same, since no other label is likelier: 1 of these"
+
+
 def test_a_doubt_about_corrections_goes_where_a_precision_is_asked_for(folder, capsys):
     rows_and_run(folder, {0, 31}, range(12))
     assert "only 0 of 1" in said("audit run", capsys)
@@ -189,6 +200,8 @@ def test_a_precision_that_rows_cannot_show_corrects_nothing(place, capsys):
         lines = list(csv.DictReader(file))
     assert {line["is_issue"] for line in lines if line["picked"] not in ("random", "chosen")} == {"false"}
     assert "cannot show a precision of 0.99" in (place / "runs/photos/report.html").read_text()
+    assert "cannot show" not in said("audit runs/photos --min-precision 0", capsys)
+    assert "cannot show" not in (place / "runs/photos/report.html").read_text()
 
 
 def test_label_studio_gets_tasks_with_addresses_of_the_images(place, capsys):

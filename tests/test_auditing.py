@@ -85,6 +85,7 @@ def test_the_summary_counts_what_the_csv_holds(tmp_path):
     found = summarise(read_audit(tmp_path / "run"))
     assert found["rows"] == len(lines) == 600
     assert found["issues"] == sum(line["is_issue"] == "true" for line in lines)
+    assert found["corrected"] == sum(line["given"] != line["corrected"] for line in lines)
     assert found["expected_wrong"] == pytest.approx(sum(float(line["p_wrong"]) for line in lines), abs=0.1)
     pairs = Counter((x["given"], x["suggested"]) for x in lines if x["given"] != x["suggested"] and not x["verified"])
     assert {(p["given"], p["suggested"]): p["rows"] for p in found["pairs"]} == dict(pairs)
@@ -111,6 +112,14 @@ def test_a_precision_asked_for_later_gives_what_it_gives_at_once(tmp_path):
     ]
     again = read_audit(tmp_path / "later").table
     assert not again["is_issue"][again["verified"].astype(object) == ""].any(), "nothing is shown, so nothing corrected"
+
+
+def test_a_precision_can_be_taken_back(tmp_path):
+    for name, asked in (("before", None), ("after", 0.999)):
+        make(tmp_path / name, min_precision=asked)
+    choose_threshold(read_audit(tmp_path / "after"), None)
+    for name in ("labels.csv", "gallery.json", "report.html"):
+        assert (tmp_path / "after" / name).read_bytes() == (tmp_path / "before" / name).read_bytes()
 
 
 def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):

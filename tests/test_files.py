@@ -31,6 +31,11 @@ def test_text_is_utf8_with_its_own_line_ends(tmp_path):
     assert (tmp_path / "file").read_bytes() == "χ²\n–\r\n".encode()
 
 
+def test_an_error_names_the_file_that_was_meant_and_no_other(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '[^']*nowhere/file'$"):
+        write_text(tmp_path / "nowhere/file", "x")
+
+
 def test_a_path_may_be_a_string_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text("file", "here")

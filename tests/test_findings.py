@@ -211,7 +211,7 @@ def test_corrections_that_are_mostly_wrong_or_may_be_are_called_so_unless_a_prec
     notes.append(replace(strict, evidence=replace(strict.evidence, corrections=corrections)).notes)
     words = {
         "only": f"only {right} of {changed} corrections on held-back rows are right",
-        "nothing": f"{changed} of them in held-back rows, where {right} are right",
+        "nothing": f"{changed} of them in held-back rows, {right} of these rightly",
     }
     told = [[word for word, text in words.items() if any(text in note for note in ns)] for ns in notes]
     assert told == [[said] if said else [], []]

@@ -232,8 +232,11 @@ def test_too_few_rows_to_calibrate_are_said():
 
 
 def test_the_command_of_own_data_runs_it_again():
-    text = Page(render(own_record())).text
+    record = own_record()
+    text = Page(render(record)).text
     assert "--verified checked.txt --clean-folder 'good photos' --min-precision 0.9 --set" in text
+    record["evaluation"]["evidence"] = {**evidence(), "threshold": None}  # an audit took it back
+    assert "--min-precision" not in Page(render(record)).text
 
 
 def test_the_gallery_stands_on_the_page_with_texts_for_those_who_cannot_see_it():

@@ -22,6 +22,7 @@ from fasten.machine import choose_machine
 from fasten.own import Own, auto_recipe, make_own_task, read_rows
 from fasten.records import Run, read_record
 from fasten.training import Settings, train
+from test_cli import refuse
 
 PAGE = Path(__file__).parent.parent / "docs" / "my-loop.md"
 ROWS, CLASSES = 60, 3
@@ -177,8 +178,8 @@ def test_pictures_may_be_grey_and_of_fractions(tmp_path, shape):
     [
         "resume audit",
         "evaluate audit digits",
-        "predict audit digits --out new",
-        "export audit --format torch --out new",
+        "predict audit digits --out new.csv",
+        "export audit --format torch --out new.pt2",
     ],
 )
 def test_a_command_that_needs_a_model_says_that_an_audit_has_none(tmp_path, monkeypatch, capsys, command):
@@ -188,6 +189,14 @@ def test_a_command_that_needs_a_model_says_that_an_audit_has_none(tmp_path, monk
     assert main(command.split()) == 2
     said = "audit is an audit of stored probabilities, and holds no model; `fasten audit audit` shows what was found"
     assert capsys.readouterr().err == f"fasten: {said}\n"
+
+
+def test_an_audit_without_data_has_nothing_to_copy_or_to_review(tmp_path, monkeypatch, capsys):
+    _, labels, _ = make_logits()
+    seen_once(labels, 50 * torch.eye(CLASSES)[labels]).audit().save(tmp_path / "audit")
+    monkeypatch.chdir(tmp_path)
+    refuse("audit audit --export csv --out new.csv", capsys, "audit holds no data to copy", "labels.csv")
+    refuse("audit audit --export labelstudio --out new.json", capsys, "counts as wrong", "--next N")
 
 
 def test_a_saved_audit_is_read_as_a_runs_own_is(tmp_path):

@@ -167,6 +167,14 @@ def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, caps
     assert any("the last epoch is used" in note for note in record["notes"])
 
 
+def test_large_images_without_a_gpu_come_with_a_word_on_their_size(here, capsys):
+    for size, said in ((64, False), (65, True)):
+        command = f"train photos --verified verified.txt --size {size} --set net=small-cnn --device cpu --epochs 1"
+        answer(f"{command} --no-references --out run{size}", capsys)
+        notes = read_record(Path(f"run{size}"))["notes"]
+        assert ("images of 65×65 pixels take long without a GPU; --size 64 is many times faster" in notes) == said
+
+
 def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     x, given, truth = make_blobs(200)
     first = [int(np.flatnonzero(truth == c)[0]) for c in range(4)]
@@ -174,7 +182,7 @@ def test_one_verified_row_a_class_is_enough_to_run(here, capsys):
     answer(f"train few.npz {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"
-    assert any("drawn with replacement" in note for note in record["notes"])
+    assert any("every class: a batch takes some of them several times" in note for note in record["notes"])
 
 
 def test_a_class_that_nobody_verified_keeps_its_labels(here, capsys):

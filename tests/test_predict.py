@@ -192,7 +192,7 @@ def test_images_of_any_size_and_colour_are_brought_to_the_runs(image_run, folder
     assert "bad.png" in summary["notes"][0]
     scores = answer(f"evaluate {image_run} classes", capsys)
     assert (scores["rows"], scores["test_accuracy"]) == (5, 1.0)
-    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "--max-bad")
+    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "mend or remove")
 
 
 def test_scores_are_counted_by_the_names_of_classes(table_run, folder, capsys):
@@ -210,7 +210,7 @@ def test_scores_are_counted_by_the_names_of_classes(table_run, folder, capsys):
         rows = labels[kept] == NAMES.index(name)
         assert (line["class"], line["rows"]) == (name, rows.sum())
         assert line["accuracy"] == (pytest.approx(hits[rows].mean()) if rows.any() else None)
-    assert "nobody checked the labels" in scores["notes"][-1]
+    assert "rows have no verified label" in scores["notes"][-1]
 
 
 def test_test_rows_count_where_the_data_name_some_and_rows_without_label_never(table_run, folder, capsys):
@@ -260,11 +260,24 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"predict {table_run} digit --out p.csv", capsys, "unknown data set 'digit'")
     refuse(f"predict {table_run} fine.npz --out {folder}", capsys, "is a folder; --out takes the name of the file")
     refuse(f"predict {table_run} fine.npz --out no/p.csv", capsys, "there is no folder no")
-    refuse(f"predict {table_run} fine.npz --out ./fine.npz", capsys, "is the data themselves; choose another file")
-    refuse(f"export {table_run} --format onx --out m", capsys, "unknown format 'onx'; did you mean 'onnx'?")
-    refuse(f"export {table_run} --out m.pt2", capsys, "m.pt2 is the name of a file of --format torch, got onnx")
-    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "a file of --format onnx, got torch")
+    refuse(f"predict {table_run} fine.npz --out p.parquet", capsys, "--out p.parquet must end in .csv")
+    refuse(f"export {table_run} --format onx --out m.onnx", capsys, "unknown format 'onx'; did you mean 'onnx'?")
+    refuse(f"export {table_run} --out m.pt2", capsys, "--out m.pt2 must end in .onnx for --format onnx")
+    refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "must end in .pt2 for --format torch")
     refuse(f"report {table_run} --out no/report.html", capsys, "there is no folder no for report.html; make it first")
+    refuse(f"report {table_run} --out page.txt", capsys, "--out page.txt must end in .html")
+
+
+def test_a_file_that_is_no_prediction_is_not_replaced(table_run, folder, capsys):
+    """A slip of the hand must not cost anybody their data: refuse compares all files before and after."""
+    write_csv(folder / "new.csv", [["f1", "f2", "f3", "f4"], ["1", "2", "3", "4"]])
+    write_csv(folder / "items.csv", [["id", "label"], ["a", "b"]])
+    for out in ("new.csv", "items.csv"):
+        refuse(f"predict {table_run} new.csv --out {out}", capsys, f"{out} is already there, and holds no predictions")
+    refuse(f"export {table_run} --format torch --out items.csv", capsys, "must end in .pt2")
+    refuse(f"report {table_run} --out items.csv", capsys, "must end in .html")
+    for options in ("", "--probabilities", ""):
+        answer(f"predict {table_run} new.csv {options} --out p.csv", capsys)
 
 
 def test_a_frozen_run_is_what_it_was_when_it_is_loaded_again(folder, capsys):

@@ -68,6 +68,14 @@ def test_a_record_is_read_back_from_its_folder_and_from_its_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
+def test_a_row_of_a_matrix_stands_in_a_line_and_texts_are_left_alone(tmp_path):
+    record = {"T": [[0.25, -1e-05], [1, 0]], "notes": ["[\n 1,\n 2\n]", "[ 1, 2 ]"], "none": [], "mixed": [1, None]}
+    write_record(tmp_path, record)
+    text = (tmp_path / "record.json").read_text()
+    assert json.loads(text) == record
+    assert "  [ 0.25, -1e-05 ],\n" in text
+
+
 def test_a_number_that_json_does_not_have_leaves_the_old_record(tmp_path):
     write_record(tmp_path, example_record())
     with pytest.raises(ValueError, match="nan"):

@@ -36,12 +36,12 @@ def read_path(text: str) -> Path:
 
 
 def read_share(text: str) -> float:
-    """A number between 0 and 1, both of them left out."""
+    """A number between 0 and 1, the latter left out."""
     try:
         value = float(text)
     except ValueError:
         raise typer.BadParameter(f"takes a number between 0 and 1, got {text!r}") from None
-    if not 0 < value < 1:
+    if not 0 <= value < 1:
         raise typer.BadParameter(f"takes a number between 0 and 1, got {text}; write 95% as 0.95")
     return value
 
@@ -156,7 +156,8 @@ MinPrecision = Annotated[
         "--min-precision",
         parser=read_share,
         metavar="P",
-        help="Your own data: correct only as many labels as verified rows show to be right with this precision.",
+        help="Your own data: correct only as many labels as verified rows show to be right with this precision; 0: as "
+        "without it.",
     ),
 ]
 Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe; may be repeated.")]
@@ -221,4 +222,4 @@ def own_data(
 
     paths = {"verified": verified, "clean": clean_folder, "valid": valid, "test": test}
     texts = {key: None if path is None else str(path) for key, path in paths.items()}
-    return Own(size=size, max_bad=max_bad, min_precision=min_precision, **texts)
+    return Own(size=size, max_bad=max_bad, min_precision=min_precision or None, **texts)

@@ -141,6 +141,7 @@ def summarise(found: Audit) -> dict[str, Any]:
     return {
         "rows": len(table),
         "issues": int(table["is_issue"].sum()),
+        "corrected": int((table["corrected"].to_numpy(object) != table["given"].to_numpy(object)).sum()),
         "expected_wrong": round(float(table["p_wrong"].sum()), 3),
         "confused": [
             {"true": found.class_names[i], "given": found.class_names[j], "share": round(float(T[i, j]), 6)}
@@ -178,8 +179,8 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
     }
 
 
-def choose_threshold(found: Audit, min_precision: float) -> Audit:
-    """The audit made again with corrections that keep a precision: labels.csv, record and report are replaced.
+def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
+    """The audit made again with corrections that keep a precision, or None: labels.csv, record and report are replaced.
 
     The record's `run` stays as it is, since it says which run this is; the precision stands in the evidence.
     """
@@ -198,12 +199,12 @@ def choose_threshold(found: Audit, min_precision: float) -> Audit:
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
     now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
     assert now.evidence is not None
-    assert now.evidence.threshold is not None
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
     notes = [note for note in record["notes"] if note not in gone]
+    said = now.evidence.threshold.sentence if now.evidence.threshold else now.evidence.doubt
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
-    record |= {"evaluation": evaluation, "notes": [*notes, now.evidence.threshold.sentence]}
+    record |= {"evaluation": evaluation, "notes": [*notes, *([said] if said else [])]}
     table = now.table(found.known, found.class_names)
     pictures = pictures_of(read_gallery(found.folder))
     _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]))

@@ -277,6 +277,8 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     seen = f", {found['verified_wrong']:,} of them by a verdict" if found["verified"] else ""
     expected = f"about {found['expected_wrong']:,.0f} are expected to be wrong"
     print(f"{found['issues']:,} of {rows:,} labels count as wrong{seen}; {expected}")
+    if kept := found["issues"] - found["corrected"]:
+        print(f"kept all the same, since no other label is likelier: {kept:,} of these")
     if evidence is None:
         print("uncalibrated: no row with a given label was verified at random, and T is a model's estimate")
     else:

@@ -24,11 +24,11 @@ MOST_ROWS = 10_000_000  # a sample larger than this is no answer
 
 MISTAKEN = (
     "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer with --min-precision"
+    "fewer (min-precision)"
 )
 UNSHOWN = (
-    "nothing shows that corrections do more good than harm: {changed} labels are changed, {n} of them in held-back "
-    "rows, where {k} are right; look at some before you use a repaired copy, or verify more rows at random"
+    "nothing shows that corrections do more good than harm: {changed:,} labels are changed, {n} of them in held-back "
+    "rows, {k} of these rightly; look at some before you use a repaired copy, or verify more rows at random"
 )
 
 
@@ -107,10 +107,10 @@ class ThresholdChoice:
     def _cure(self) -> str:
         if self.more_if_right is None:
             return "no number of verified rows would be enough: ask for a lower precision"
-        more = f"verify more rows at random: about {self.more_if_right} more if all further corrections are right"
+        more = f"verify more rows at random: about {self.more_if_right:,} more if all further corrections are right"
         if self.more_as_seen == self.more_if_right:
             return more  # as all were so far
-        rate = "no number would be enough" if self.more_as_seen is None else f"about {self.more_as_seen}"
+        rate = "no number would be enough" if self.more_as_seen is None else f"about {self.more_as_seen:,}"
         return f"{more}; at the rate so far {rate}"
 
     def to_json(self) -> dict[str, Any]:

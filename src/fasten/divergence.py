@@ -13,8 +13,8 @@ from fasten.data.task import Task
 from fasten.engine import Fit
 from fasten.ranks import gathered
 from fasten.sentences import typed
+from fasten.suggest import listed
 
-SHOWN = 10  # rows in a sentence; the log has all of them
 LOWER = 10  # by what a rewind divides the learning rate
 MOST_REWINDS = 3  # a thousandth of the rate: what still diverges has another cause
 
@@ -29,10 +29,9 @@ class Divergence:
 
     def __str__(self) -> str:
         ids = [str(row) for rows in self.rows.values() for row in rows]
-        more = f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else ""
         return (
             f"training diverged in epoch {self.epoch}: update {self.update} of it, on the rows "
-            f"{', '.join(ids[:SHOWN])}{more}, gave a loss or weights that are not finite numbers"
+            f"{listed(ids)}, gave a loss or weights that are not finite numbers"
         )
 
 

@@ -36,7 +36,7 @@ TOLERANCE = 1e-4  # of a probability: kernels add up in other orders, and nothin
 ROWS = 64  # to compare
 BATCHES = (1, 2, 5)  # their sizes; what is left comes in one more
 CPU = torch.device("cpu")
-SUFFIXES = {".onnx": "onnx", ".pt2": "torch"}  # other names say nothing of the format
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2"}
 
 
 class Classifier(nn.Module):
@@ -65,9 +65,8 @@ def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None
     """
     if form not in FORMATS:
         raise ValueError(f"unknown format {form!r}; {nearest(form, FORMATS)}")
-    meant = SUFFIXES.get(out.suffix.lower(), form)
-    if meant != form:
-        raise ValueError(f"{out.name} is the name of a file of --format {meant}, got {form}; change one of the two")
+    if out.suffix.lower() != ENDINGS[form]:
+        raise ValueError(f"--out {out} must end in {ENDINGS[form]} for --format {form}")
     task = blank_task(read_finished(folder))
     method = load_method(folder, task).eval()
     heads = getattr(method, "net", None)

@@ -41,7 +41,8 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             aside.unlink()
         if isinstance(error, OSError) and error.errno and error.filename in (None, os.fspath(aside)):
-            error.filename, error.filename2 = os.fspath(path), None  # the name that the caller knows
+            error.filename = os.fspath(path)  # the name that the caller knows
+            del error.filename2  # None would be shown as a second name
         raise
     _sync_folder(path.parent)
 

@@ -139,7 +139,7 @@ def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
         notes.append("the run was trained on these rows: the accuracy is not that on new ones")
     unchecked = int((rows.verified_codes()[kept] < 0).sum())
     if unchecked:
-        notes.append(f"nobody checked the labels of {unchecked} of the {len(kept)} rows: they count as right as given")
+        notes.append(f"{unchecked:,} of the {len(kept):,} rows have no verified label: as given it counts as right")
     split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
     return replace(task, split=split, test=labels, notes=tuple(notes))
 
@@ -241,6 +241,15 @@ def _class_scores(counts: Labels, names: Sequence[str]) -> list[dict[str, Any]]:
         }
         for place, name in enumerate(names)
     ]
+
+
+def check_predictions(out: Path) -> None:
+    """Refuse to replace a file that holds anything but predictions."""
+    if not out.exists():
+        return
+    with open(out, "rb") as file:
+        if not file.readline().replace(b'"', b"").startswith(b"id,predicted,p"):
+            raise ValueError(f"{out} is already there, and holds no predictions; choose another --out")
 
 
 def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabilities: bool = False) -> dict[str, Any]:

@@ -12,15 +12,21 @@ from fasten.contract import Recipe, Stage
 from fasten.data.task import Task
 from fasten.metrics import smallest_singular
 from fasten.nets import has_weights
-from fasten.records import Record
+from fasten.own import MIDDLE_IMAGE
+from fasten.records import Record, Run
 from fasten.report.verdict import gain
+from fasten.suggest import listed
 
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 
 
-def first_notes(task: Task, recipe: Recipe, plan: list[Stage]) -> list[str]:
+def first_notes(task: Task, run: Run, plan: list[Stage], device_type: str) -> list[str]:
     """All that is to be said before the first update."""
-    return [*task.notes, *start_notes(recipe), *length_notes(recipe, plan), *coverage_notes(task, plan)]
+    notes = [*task.notes, *start_notes(run.recipe)]
+    if run.own is not None and device_type == "cpu" and len(task.shape) == 3 and min(task.shape[1:]) > MIDDLE_IMAGE:
+        pixels = "×".join(map(str, task.shape[1:]))
+        notes.append(f"images of {pixels} pixels take long without a GPU; --size {MIDDLE_IMAGE} is many times faster")
+    return [*notes, *length_notes(run.recipe, plan), *coverage_notes(task, plan)]
 
 
 def start_notes(recipe: Recipe) -> list[str]:
@@ -48,7 +54,7 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
     """What the run does where a class has few clean rows, or none."""
-    none = ", ".join(task.class_names[c] for c in task.unseen_classes)
+    none = listed([task.class_names[c] for c in task.unseen_classes])
     kept = [f"no clean rows in {none}: such labels are kept, since no row shows what belongs there"] if none else []
     return [*_few(task, plan), *kept]
 
@@ -60,7 +66,8 @@ def _few(task: Task, plan: list[Stage]) -> list[str]:
     per_class = max(draw.size for draw in balanced) // task.num_classes
     count = np.bincount(task.clean, minlength=task.num_classes)
     few = [name for name, n in zip(task.class_names, count, strict=True) if 0 < n < per_class]
-    return [f"fewer than {per_class} clean rows in {', '.join(few)}: drawn with replacement"] if few else []
+    where = "every class" if len(few) == task.num_classes else listed(few)
+    return [f"fewer than {per_class} clean rows in {where}: a batch takes some of them several times"] if few else []
 
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:

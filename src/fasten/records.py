@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,9 @@ from fasten.contract import Recipe
 from fasten.files import write_text
 
 SCHEMA = 1
+
+# A list of numbers as `json.dumps` breaks it into lines; no text of JSON holds a line's end.
+NUMBERS = re.compile(r"\[\n[-+.0-9eE,\s]+\]")
 SHARED_GPU = "FASTEN_SHARED_GPU"  # a variable that is set where several runs share a GPU: their times say little
 PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
 
@@ -128,8 +132,9 @@ def _commit() -> str | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """`record.json` in a run's folder, whole or not at all."""
-    write_text(folder / "record.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+    """`record.json` in a run's folder, whole or not at all; the numbers of a list stand in one line."""
+    text = json.dumps(record, indent=1, allow_nan=False)
+    write_text(folder / "record.json", NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
 
 
 def _cure(folder: Path) -> str:

@@ -31,6 +31,7 @@ from fasten.data.rows import Columns, Rows
 from fasten.data.table import KNOWN, image_column, list_table
 from fasten.files import replaced
 from fasten.own import TABLES, Own, check_beside, read_rows
+from fasten.report.verdict import AUDIT
 
 Kind = Literal["csv", "parquet"]
 ADDED = ("label", "original_label", "verified_label", "picked")
@@ -67,6 +68,8 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
     """The data of a run, where it found them or where `data` says; images are not opened."""
     run = found.record["run"]
     named = str(run.get("dataset")) if data is None else data
+    if run.get("method") == AUDIT:
+        raise ValueError(f"{found.folder} holds no data to copy; its labels.csv has the new labels in `corrected`")
     if run.get("own") is None:
         raise ValueError(f"{found.folder} was not trained on data of your own, but on {named}: nothing can be repaired")
     if run.get("noise") not in (None, "none"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after "unknown …;": the nearest known names, or all of them.
+    """What to say after "unknown …;": the nearest known names, or all of them, if they are few.
 
     >>> nearest("fastn", ["fasten", "glc"])
     "did you mean 'fasten'?"
@@ -21,7 +21,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
-    return "known: " + ", ".join(names)
+    return f"known: {listed(names, 30)}"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Names for a sentence, no more than so many.
+
+    >>> listed(["cat", "dog", "fox"], 2)
+    'cat, dog and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def one_line(text: object, most: int | None = None) -> str:

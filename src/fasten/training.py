@@ -152,7 +152,7 @@ class _Session:
         found = self.checkpoints.load()
         lines: list[str] = []
         if found is None:
-            for note in first_notes(self.task, self.run.recipe, self.fit.plan):
+            for note in first_notes(self.task, self.run, self.fit.plan, self.machine.device.type):
                 self._note(note)
         else:
             tensors, meta, damaged = found

@@ -239,7 +239,9 @@ def test_more_bad_images_than_allowed_are_refused():
     assert read(*sources, max_bad=3).kept.tolist() == [0]
     with pytest.raises(ValueError, match=r"pets: more than 2 of the 4 images cannot be read: image 1 \(not an image"):
         read(*sources, max_bad=2)
-    with pytest.raises(ValueError, match=r"more than 0 of the 4 .* allow more of them with --max-bad"):
+    with pytest.raises(ValueError, match=r"more than 1 of the 4 .* allow more of them with --max-bad"):
+        read(*sources, max_bad=1)
+    with pytest.raises(ValueError, match=r"more than 0 of the 4 .*; mend or remove them$"):
         read(*sources, max_bad=0)
 
 

@@ -61,9 +61,9 @@ def test_other_files_are_passed_over_and_counted(pets):
     rows = read_folder(pets)
     assert len(rows) == 5
     assert rows.notes == (
-        "pets: not used: 3 files that are no images",
-        "pets: not used: 3 hidden files",
-        "pets: not used: 1 images in no class",
+        "pets: not used: files that are no images (3)",
+        "pets: not used: hidden files (3)",
+        "pets: not used: images in no class (1)",
     )
 
 
@@ -266,7 +266,7 @@ def test_links_that_lead_out_are_refused_and_others_are_followed_once(pets, tmp_
         read_folder(pets)
     (pets / "cat" / "link.png").unlink()
     (pets / "alias").symlink_to(pets / "cat")
-    assert read_folder(pets).notes == ("pets: not used: 1 links to folders",)
+    assert read_folder(pets).notes == ("pets: not used: links to folders (1)",)
     (pets / "cat" / "link.png").symlink_to(tmp_path / "outside" / "5.png")
     with pytest.raises(ValueError, match=r"'cat/link.png' leads out of the folder"):
         read_folder(pets)
@@ -310,4 +310,4 @@ def test_a_trained_model_takes_images_without_labels(pets):
         **{"loose.png": None, "bird/1.png": None},
     }
     assert rows.x.shape == (6, 5, 6, 3)
-    assert rows.notes == ("pets: not used: 1 names of folders that are no class of the model's",)
+    assert rows.notes == ("pets: not used: names of folders that are no class of the model's (1)",)

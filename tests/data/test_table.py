@@ -60,8 +60,8 @@ def test_without_ids_an_image_is_called_by_its_path(folder):
     assert rows.notes == ("pets.csv: not used: the columns width",)
 
 
-@pytest.mark.parametrize("blank", ["-1", "-1.0"])
-def test_minus_one_is_no_blank(tmp_path, blank):
+@pytest.mark.parametrize("blank", ["-1", "-1.0", "nan", "NA", "None"])
+def test_what_programs_write_for_a_blank_is_refused_unless_it_is_a_label(tmp_path, blank):
     text = f"a,label,verified_label\n1,0,{blank}\n2,1,1\n3,0,0\n"
     with pytest.raises(
         ValueError, match=f"'0' is verified as '{blank}', and no row is given that label; leave it blank"

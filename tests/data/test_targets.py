@@ -31,6 +31,13 @@ def test_labels_of_two_kinds_are_refused():
         make_classes(np.array([0, 1]), ["0", "1"], None, ["cat", None])
 
 
+def test_a_text_for_no_verdict_is_refused_unless_it_is_a_label():
+    """As numpy makes it of ["a", np.nan]."""
+    with pytest.raises(ValueError, match="y_verified: 1 is verified as 'nan', and no row is given that label"):
+        make_classes(np.array(["a", "b"]), ["a", "b"], None, ["a", "nan"])
+    assert make_classes(np.array(["a", "nan"]), ["a", "nan"], None, ["a", "nan"]).tolist() == ["a", "nan"]
+
+
 def test_one_class_is_none():
     with pytest.raises(ValueError, match="two classes or more"):
         make_classes(np.array([0, 0]), ["0", "0"], None, None)

@@ -68,7 +68,7 @@ def audit(
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
     if min_precision is not None:
-        found = choose_threshold(found, min_precision)
+        found = choose_threshold(found, min_precision or None)
     if reviews:
         _say(_import(found, reviews, _needed(out)), as_json)
     elif export is not None or verify is not None:
@@ -124,6 +124,8 @@ def _export(
 
     if export == "labelstudio":
         rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
+        if rows.empty:
+            raise ValueError(f"no unverified label of {found.folder} counts as wrong; --next N names rows to verify")
         return _label_studio(found, rows, _needed(out), data, url)
     if verify is not None:
         return _review(next_rows(found, verify), out)
@@ -169,9 +171,9 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
     doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
-    left = f"; {copied.left_out} rows that lie elsewhere are left out" if copied.left_out else ""
-    links = f", {copied.linked} of them hard links" if copied.linked else ""
-    said = f"{copied.rows} rows{links}; {copied.changed} labels changed{left}"
+    left = f"; {copied.left_out:,} rows that lie elsewhere are left out" if copied.left_out else ""
+    links = f", {copied.linked:,} of them hard links" if copied.linked else ""
+    said = f"{copied.rows:,} rows{links}; {copied.changed:,} labels changed{left}"
     said += f"\nwarning: {doubt}" if doubt else ""
     return {"written": os.fspath(out), **vars(copied), "doubt": doubt, "said": said}
 

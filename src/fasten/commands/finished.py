@@ -79,14 +79,12 @@ def predict(
       fasten predict runs/items items.csv --probabilities --out items-p.csv
     """
     from fasten import console
-    from fasten.datasets import is_own
-    from fasten.inference import load_new_task, predict_run, read_finished
+    from fasten.inference import check_predictions, load_new_task, predict_run, read_finished
     from fasten.machine import choose_machine
 
     _check_data(data)
-    _check_file(out)
-    if is_own(data) and os.path.realpath(data) == os.path.realpath(out):
-        raise ValueError(f"--out {out} is the data themselves; choose another file")
+    _check_file(out, ".csv")
+    check_predictions(out)
     machine = choose_machine(device)
     task = load_new_task(read_finished(dir), data, max_bad, root)
     summary = predict_run(dir, task, machine, out, probabilities)
@@ -150,12 +148,14 @@ def _check_data(data: str) -> None:
         find_dataset(data)
 
 
-def _check_file(out: Path) -> None:
-    """Before any work: can there be a file?"""
+def _check_file(out: Path, ending: str = "") -> None:
+    """Before any work: can there be a file, and does its name say what it will be?"""
     if out.is_dir():
         raise ValueError(f"{out} is a folder; --out takes the name of the file to write")
     if not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} for {out.name}; make it first")
+    if not out.name.lower().endswith(ending):
+        raise ValueError(f"--out {out} must end in {ending}")
 
 
 def _say(notes: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def _say(notes: Sequence[str]) -> None:
 
 def report(
     dir: Folder,
-    out: Annotated[Path | None, place("--out", "The file to write; DIR/report.html if not given.")] = None,
+    out: Annotated[Path | None, place("--out", "The .html file to write; DIR/report.html if not given.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's report again, as one HTML file.
@@ -178,7 +178,7 @@ def report(
     from fasten.report import read_gallery, write_report
 
     path = out or dir / "report.html"
-    _check_file(path)
+    _check_file(path, ".html")
     record = read_record(dir)
     write_report({**record, "epochs": record["epochs"] or epochs_so_far(dir)}, path, read_gallery(dir))
     print(json.dumps({"report": os.fspath(path)}) if as_json else path)

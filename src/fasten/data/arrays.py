@@ -132,7 +132,7 @@ def _member(path: Path, content: Any, key: str) -> Any:
         return content[key]
     except Exception as error:
         hint = "save texts as np.array(texts, dtype=str)" if "allow_pickle" in str(error) else "save it again"
-        hint = "save fewer rows, or numbers of lower precision" if isinstance(error, MemoryError) else hint
+        hint = "save it again, with fewer rows" if isinstance(error, MemoryError) else hint
         raise ValueError(f"{path.name}: the array {key!r} cannot be read ({one_line(error)}); {hint}") from None
 
 

@@ -23,7 +23,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fasten.constants import MAX_BAD
 from fasten.data.images import MAX_PIXELS, ImageFiles
-from fasten.suggest import one_line
+from fasten.suggest import listed, one_line
 
 Encoded = Path | bytes  # an image as it is stored
 Shape = tuple[int, int, int]  # (height, width, channels) of every image
@@ -37,7 +37,6 @@ SMALL = 64  # pixels of a side: images of one size up to this are kept as they a
 LARGEST_DEFAULT = 224  # pixels of a side, unless one asks for more
 LARGEST = 4096
 AT_ONCE = 1024  # images handed to the threads together
-SHOWN = 10  # names in a sentence
 
 GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
 TRANSPARENT = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
@@ -310,8 +309,7 @@ def _digest(source: Encoded) -> bytes | None:
 
 
 def _listed(bad: Sequence[tuple[str, str]]) -> str:
-    named = ", ".join(f"{key} ({why})" for key, why in bad[:SHOWN])
-    return named + (f" and {len(bad) - SHOWN} more" if len(bad) > SHOWN else "")
+    return listed([f"{key} ({why})" for key, why in bad])
 
 
 def _left_out(name: str, bad: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -324,7 +322,6 @@ def _left_out(name: str, bad: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 def _too_many(name: str, bad: Sequence[tuple[str, str]], allowed: int, total: int) -> str:
     if len(bad) == total:
         return f"{name}: none of the {total} images can be read: {_listed(bad)}"
-    return (
-        f"{name}: more than {allowed} of the {total} images cannot be read: {_listed(bad)}; mend or remove them, or "
-        "allow more of them with --max-bad"
-    )
+    # In Python there is no such option and none is allowed; who wrote --max-bad 0 knows it.
+    cure = "mend or remove them, or allow more of them with --max-bad" if allowed else "mend or remove them"
+    return f"{name}: more than {allowed} of the {total} images cannot be read: {_listed(bad)}; {cure}"

@@ -98,7 +98,7 @@ def list_folder(
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes))
-    notes = [f"{name}: not used: {count} {what}" for what, count in sorted(ignored.items())]
+    notes = [f"{name}: not used: {what} ({count:,})" for what, count in sorted(ignored.items())]
     return Listing(name, columns, [image.path for image in kept], notes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -22,6 +22,9 @@ PARTS: Mapping[str, Part] = {
     **{"test": "test", "testing": "test"},
 }
 PICKED: Mapping[str, Picked] = {"random": "random", "chosen": "chosen"}
+
+# What other programs write where nobody looked.
+NOBODY = ("-1", "-1.0", "nan", "NaN", "<NA>", "NA", "None", "NULL")
 
 
 def label_texts(values: Any, what: str) -> list[str | None]:
@@ -60,6 +63,16 @@ def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
         raise ValueError(f"{name} has {got}; a classifier needs rows of two classes or more")
     numbers = all(re.fullmatch(r"-?\d+", label, re.ASCII) for label in found)
     return tuple(sorted(found, key=lambda label: (int(label), label)) if numbers else sorted(found))
+
+
+def check_nobody(name: str, ids: Sequence[Any], given: Collection[str | None], verified: Sequence[str | None]) -> None:
+    """Refuse verdicts that are none, where no row is given such a label."""
+    for text in NOBODY:
+        if text in verified and text not in given:
+            raise ValueError(
+                f"{name}: {ids[verified.index(text)]!r} is verified as {text!r}, and no row is given that label; leave "
+                "it blank where nobody checked"
+            )
 
 
 def check_alike(name: str, given: Iterable[str | None], verified: Iterable[str | None]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
 from fasten.data.images import ImageFiles, check_examples
-from fasten.data.labels import Part, Picked, check_alike, check_classes, classes_of, encode_labels
+from fasten.data.labels import Part, Picked, check_alike, check_classes, check_nobody, classes_of, encode_labels
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -268,19 +268,9 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
             f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
             "each a label, or take them out"
         )
-    _check_minus_one(name, columns)
+    if any(columns.given):
+        check_nobody(name, columns.ids, columns.given, columns.verified)
     return classes_of(name, columns.labels())
-
-
-def _check_minus_one(name: str, columns: Columns) -> None:
-    """Refuse verdicts of -1 where no row is given that label: what is meant is that nobody looked."""
-    for text in ("-1", "-1.0"):
-        if text in columns.verified and text not in columns.given and any(columns.given):
-            first = columns.ids[columns.verified.index(text)]
-            raise ValueError(
-                f"{name}: {first!r} is verified as {text!r}, and no row is given that label; leave it blank where "
-                "nobody checked"
-            )
 
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.data.labels import classes_of, label_texts
+from fasten.data.labels import check_nobody, classes_of, label_texts
 
 Texts = list[str | None]
 
@@ -34,13 +34,15 @@ def make_classes(y: NDArray[Any], y_texts: Texts, clean: Texts | None, verified:
     array([1, 2, 3])
     """
     own, sure = set(y_texts), set(clean or ())
-    checked = set(verified or ()) - {None} - ({"-1"} - own - sure)
-    texts = {text for text in own | sure | checked if text is not None}
+    known = own | sure
+    verdicts = [None if text == "-1" and text not in known else text for text in verified or ()]
+    check_nobody("y_verified", range(len(verdicts)), known, verdicts)
+    texts = {text for text in known.union(verdicts) if text is not None}
     classes_of("y", texts)  # refuses what is no two classes, or two spellings of one
     values = np.array(y.tolist()) if y.dtype.kind == "O" else y
-    known = np.unique(values if values.dtype.kind in "iufb" else y)
+    given = np.unique(values if values.dtype.kind in "iufb" else y)
     new = sorted(texts - own)
-    return np.unique(np.concatenate([known, _of_kind(known.dtype.kind, new)])) if new else known
+    return np.unique(np.concatenate([given, _of_kind(given.dtype.kind, new)])) if new else given
 
 
 def _of_kind(kind: str, texts: Sequence[str]) -> NDArray[Any]:

@@ -81,13 +81,14 @@ CURVES = (
     Curves("Loss", "Mean training loss of each epoch.", "number", {"loss": "loss"}),
     Curves(
         "Diagonal of T",
-        "Mean chance that a label in use is right: as estimated from the clean rows while training, and in truth.",
+        "Mean chance that a label in use is right: as estimated from the clean rows while training, and the true one, "
+        "if known.",
         "percent",
         {"t_diagonal": "estimated", "t_diagonal_true": "true"},
     ),
     Curves(
         "Label correction",
-        "Share of noisy rows whose label was replaced, and share of labels in use that are right.",
+        "Share of noisy rows whose label was replaced, and of labels in use that are right, if known.",
         "percent",
         {"corrected_fraction": "corrected", "label_accuracy": "labels right"},
     ),
@@ -257,7 +258,7 @@ def _command(run: Record, how: Record, evidence: Record) -> str | None:
     flags |= {"labels": how.get("label_set")} if run["dataset"] in LABEL_SETS else {}
     flags |= {OWN_FLAGS.get(key, key.replace("_", "-")): value for key, value in mapping(run, "own").items()}
     asked = number(mapping(evidence, "threshold"), "min_precision")  # perhaps of an audit, after the run
-    flags |= {} if asked is None else {"min-precision": asked}
+    flags |= {"min-precision": asked} if evidence else {}
     words = ["fasten", "train", str(run["dataset"])]
     for key, value in flags.items():
         words += [] if value is None else [f"--{key}", str(value)]

@@ -23,13 +23,15 @@ ABOUT_DIFFERENCES = (
 
 
 def method_table(summary: Summary) -> Table:
-    """A line for each method."""
-    header = ["method", f"{ROWS[summary['accuracy']]} accuracy", "time", "memory", "seeds"]
+    """A line for each method; its memory where it was measured, on a GPU."""
+    measured = any(line["peak_memory_bytes"] is not None for line in summary["methods"])
+    header = ["method", f"{ROWS[summary['accuracy']]} accuracy", "time", *(["memory"] if measured else []), "seeds"]
     rows = []
     for line in summary["methods"]:
         memory, ratio = line["peak_memory_bytes"], line["time_ratio"]
         shown = [_share(line["mean"], line["ci95"]), "–" if ratio is None else f"{ratio:.2f}×"]
-        shown.append("–" if memory is None else f"{memory / 2**30:.2f} GiB")
+        if measured:
+            shown.append("–" if memory is None else f"{memory / 2**30:.2f} GiB")
         failed = f", {len(line['failed'])} failed" if line["failed"] else ""
         rows.append([line["method"], *shown, f"{line['n']}{failed}"])
     return header, rows
@@ -111,7 +113,7 @@ def _sentence(summary: Summary) -> str:
     for word, text in (
         ("better", "better than {}"),
         ("worse", "worse than {}"),
-        ("within", "no clear difference to {}"),
+        ("within", "no clear difference from {}"),
     ):
         names = [row["against"] for row in rows if row["verdict"].startswith(word)]
         parts += [text.format(", ".join(names))] if names else []
