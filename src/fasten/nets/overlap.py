@@ -2,16 +2,15 @@
 
 The layers before a convolution wait for the gradient of its input; nobody needs that of its weights before the step. In
 the small layers of a residual network neither fills a GPU, and batch norm between them waits for memory. The engine,
-or whoever asks for gradients, has to `join` before it uses them; then all are brought to the weights' precision at
-once. Where weights are used again, autograd adds up their gradients on its own: it finds the first ready by then, and
-the others are computed in line.
+or whoever asks for gradients, has to `join` before it uses them. Where weights are used again, autograd adds up their
+gradients on its own: it finds the first ready by then, and the others are computed in line.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -22,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from fasten.nets.norm import Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
-_found: dict[Tensor, tuple[Tensor, Tensor] | None] = {}  # of weights: what is promised, what will fill it; None: filled
+_found: set[Tensor] = set()  # weights whose gradients have been computed, or are under way
 
 _alone = threading.Lock()  # one way back at a time: autograd's own threads do not tell for whom they work
 
@@ -39,13 +38,9 @@ def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[
 
 
 def join() -> None:
-    """Let what follows wait for weight gradients that are under way, and fill in those that were promised."""
-    promised = [pair for pair in _found.values() if pair]
-    for device in {wide.device for wide, _ in promised} & _sides.keys():
+    """Let what follows wait for weight gradients that are under way."""
+    for device in {weight.device for weight in _found} & _sides.keys():
         torch.cuda.current_stream(device).wait_stream(_sides[device])
-    if promised:
-        torch._foreach_copy_([wide for wide, _ in promised], [low for _, low in promised])
-    _found.update(dict.fromkeys(_found))
 
 
 @contextmanager
@@ -82,14 +77,11 @@ class _Convolve(torch.autograd.Function):
             call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
             return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
 
-        if ctx.weight in _found:
+        if again := ctx.weight in _found:
             join()
+        with nullcontext() if again else _beside(x.device, dy, x, low):
             dweight = wanted([False, True, False])[1].to(ctx.weight.dtype)
-        else:
-            with _beside(x.device, dy, x, low):
-                dlow = wanted([False, True, False])[1]
-            dweight = torch.empty_like(dlow, dtype=ctx.weight.dtype)
-            _found[ctx.weight] = (dweight, dlow)
+        _found.add(ctx.weight)
         dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
 
