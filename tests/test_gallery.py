@@ -223,6 +223,25 @@ def test_a_warning_of_instance_dependence_is_shown():
     assert "Warning Errors look instance-dependent: so." in Page(render(record)).text
 
 
+def test_without_test_rows_the_page_begins_with_the_labels():
+    record = own_record()
+    record["result"] |= {"test_accuracy": None, "valid_accuracy": 0.9}
+    record["data"] |= {"rows_test": 0, "rows_valid": 20}
+    made = make_gallery(table_of([("cat", "dog")] * 5 + [("cat", "cat")] * 95), lambda row: None)
+    corrections = record["evaluation"]["evidence"]["corrections"]
+    corrections["precision"] = {"k": 17, "n": 18, "low": 0.727, "high": 0.999}
+    text = Page(render(record, made)).text
+    assert "Of 18 corrections that held-back verdicts can judge 17 are right: 72.7% to 99.9% of all." in text
+    assert "Corrections that are right 94.4% 17 of 18 held-back ones; 95% interval 72.7% to 99.9%" in text
+    order = ["labels count as wrong", "on the 20 validation rows", "Labels that look wrong", "Against simpler training"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    corrections["precision"] = {"k": 0, "n": 0, "low": 0.0, "high": 1.0}
+    text = Page(render(record, made)).text
+    assert "can judge" not in text
+    assert "Test accuracy not known" in text
+
+
 def test_too_few_rows_to_calibrate_are_said():
     record = own_record()
     record["evaluation"]["evidence"]["calibration"] |= {"uncalibrated": "3 held-back rows", "after": None}

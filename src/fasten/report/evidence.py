@@ -15,6 +15,7 @@ from fasten.report.values import Record, count, finite, mapping, matrix, number
 MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
 TOP_PAIRS = 10
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 320, 48, 20, 28, 40  # of the calibration picture
+PRECISION = "Corrections that are right"
 UNCALIBRATED = (
     "No row that carries a given label was verified at random, so the probabilities are uncalibrated and T is a "
     "model's estimate.",
@@ -59,6 +60,11 @@ class Trust:
     scores: tuple[Score, ...] = ()
     picture: str = ""
     counted: Matrix | None = None
+
+    @property
+    def precision(self) -> Score | None:
+        """Of the corrections, where any could be judged."""
+        return next((score for score in self.scores if score.name == PRECISION and score.n), None)
 
 
 def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | None:
@@ -119,7 +125,7 @@ def _sentences(evidence: Record) -> list[str]:
 
 def _scores(corrections: Record) -> list[Score]:
     about = {
-        "precision": ("Corrections that are right", "of the labels that were changed among the held-back rows"),
+        "precision": (PRECISION, "of the labels that were changed among the held-back rows"),
         "recall": ("Wrong labels that are found", "of the wrong labels among the held-back rows"),
     }
     scores = []

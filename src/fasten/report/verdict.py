@@ -51,7 +51,8 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     details: tuple[str, ...] = (
         () if plain is None else (f"Plain training on the noisy rows gives {percent(plain)} on the test rows.",)
     )
-    details += (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
+    labels = (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
+    details += labels
     known = {}
     for split, name in (("valid", "validation"), ("test", "test")):
         ours, alone = number(result, f"{split}_accuracy"), number(clean, f"{split}_accuracy")
@@ -63,7 +64,10 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
             sentence = f"The clean rows alone do better: {accuracies}; use them alone or check more labels."
             return Verdict("warn", sentence, _other(known, name) + details)
     if "test" not in known:
-        return Verdict("even", _without_comparison(method_name(run), result, data), details)
+        reached = _without_comparison(method_name(run), result, data)
+        if labels and number(result, "test_accuracy") is None:  # without test rows, the labels are what it is about
+            return Verdict("even", *labels, (*_corrections(part["evaluation"]), reached))
+        return Verdict("even", reached, details)
     ours, alone, rows = known["test"]
     helps = gain(ours, alone, rows) > 0
     against = f"{_rows(number(data, 'rows_clean'), 'clean')} alone give {percent(alone)}"
@@ -75,6 +79,15 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
 def _labels(gallery: Record) -> str:
     issues, rows, expected = (number(gallery, key) or 0.0 for key in ("issues", "rows", "expected_wrong"))
     return f"{count(issues)} of {count(rows)} labels count as wrong; about {count(expected)} are expected to be."
+
+
+def _corrections(evaluation: Record) -> tuple[str, ...]:
+    precision = mapping(mapping(mapping(evaluation, "evidence"), "corrections"), "precision")
+    k, n, low, high = (number(precision, key) for key in ("k", "n", "low", "high"))
+    if k is None or not n or low is None or high is None:
+        return ()
+    share = f"{percent(low)} to {percent(high)} of all"
+    return (f"Of {count(n)} corrections that held-back verdicts can judge {count(k)} are right: {share}.",)
 
 
 def _rows(rows: float | None, name: str) -> str:
