@@ -130,7 +130,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
         method=method_name(part["run"]),
         title=_title(part["run"]),
         trained=part["run"].get("method") != AUDIT,
-        noise=_noise(part["run"].get("noise")),
+        noise="" if part["run"].get("own") else _noise(part["run"].get("noise")),
         verdict=verdict_of(part, epochs, shown),
         standard_error=error,
         noise_found=_noise_found(shown, matrices["given"]),
