@@ -360,10 +360,19 @@ def test_one_row_at_a_time_is_enough_where_batch_norm_sees_more_than_one_value(h
 def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):
     said = answer(f"train emb.npz {FAST} --out run", capsys).splitlines()
     issues = int((labels_of("run")["is_issue"] == "true").sum())
-    assert said[-2:] == [
-        f"{issues} of 400 labels count as wrong; `fasten audit run` shows them",
-        "report: run/report.html",
-    ]
+    first, *rest, last = said[-3:]
+    assert first == f"{issues} of 400 labels count as wrong; `fasten audit run` shows them"
+    assert rest[0].startswith("corrections: ")
+    assert last == "report: run/report.html"
+
+
+def test_they_leave_out_accuracies_that_nobody_knows_and_say_how_right_the_corrections_are(here, capsys):
+    said = answer(f"train photos --verified verified.txt {FAST} --out run", capsys)
+    right = read_record(Path("run"))["evaluation"]["evidence"]["corrections"]["precision"]
+    known = f"{right['k']} of {right['n']} held-back ones are right (95% interval"
+    assert f"corrections: {known if right['n'] else 'none among the held-back rows'}" in said
+    assert "validation accuracy" in said
+    assert "at the last epoch" not in said
 
 
 @pytest.mark.parametrize(("options", "said"), [("", True), ("--json", False)])

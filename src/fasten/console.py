@@ -165,11 +165,16 @@ def show_result(record: Record, out: Path) -> None:
     from fasten.report import read_gallery
 
     result = record["result"]
-    rows = [[record["run"]["method"], result["test_accuracy"], result["test_accuracy_last"], result["valid_accuracy"]]]
     names = {"clean_only": "clean rows only", "noisy_only": "noisy labels only"}
-    for name, value in record["references"].items():
-        rows.append([names[name], value["test_accuracy"], value["test_accuracy_last"], value["valid_accuracy"]])
-    show_table(["", "test accuracy", "at the last epoch", "validation accuracy"], rows)
+    ways = {record["run"]["method"]: result} | {names[name]: found for name, found in record["references"].items()}
+    columns = {
+        "test accuracy": "test_accuracy",
+        "at the last epoch": "test_accuracy_last",
+        "validation accuracy": "valid_accuracy",
+    }
+    columns = {name: key for name, key in columns.items() if any(found[key] is not None for found in ways.values())}
+    if columns:
+        show_table(["", *columns], [[way, *(found[key] for key in columns.values())] for way, found in ways.items()])
     rate = result["examples_per_second"]
     speed = "" if rate is None else f", {rate:,.0f} examples/s"
     print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
@@ -181,6 +186,8 @@ def show_result(record: Record, out: Path) -> None:
     if found:
         shows = f"; {typed('audit', out)} shows them" if found["issues"] else ""
         print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong{shows}")
+    if evidence.get("corrections"):
+        print(_corrections(evidence["corrections"]["precision"]))
     print(f"report: {out / 'report.html'}")
 
 
@@ -296,14 +303,10 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
 
 def _evidence(found: Mapping[str, Any]) -> str:
     """What the verified rows say, a sentence a line."""
-    right = found["precision"]
     lines = [f"{found['num_random']} rows verified at random, {found['num_held']} of them held back"]
     if found["wrong"]:
         lines.append(_wrong(found["wrong"]))
-    if right["n"]:
-        lines.append(f"corrections: {right['k']} of {right['n']} held-back ones are right ({_interval(right)})")
-    else:
-        lines.append("corrections: none among the held-back rows, so their precision is not known")
+    lines.append(_corrections(found["precision"]))
     lines.append("p_wrong is calibrated" if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
     return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning", "sample") if found[key])])
 
@@ -311,6 +314,13 @@ def _evidence(found: Mapping[str, Any]) -> str:
 def _wrong(found: Mapping[str, Any]) -> str:
     """What is known of the labels without any model."""
     return f"{found['k']} of the {found['n']} labels verified at random are wrong ({_interval(found)} for all labels)"
+
+
+def _corrections(right: Mapping[str, Any]) -> str:
+    """How many of them can be judged, and are right."""
+    if not right["n"]:
+        return "corrections: none among the held-back rows, so their precision is not known"
+    return f"corrections: {right['k']} of {right['n']} held-back ones are right ({_interval(right)})"
 
 
 def _interval(found: Mapping[str, Any]) -> str:
