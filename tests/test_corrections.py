@@ -179,7 +179,7 @@ def test_a_precision_that_no_sample_shows_is_said_to_be_too_high():
 
 def test_a_choice_says_what_it_is_in_words_and_in_json():
     choice = threshold_for(np.linspace(0.6, 1, 50), np.ones(50, bool), 0.9, 500)
-    assert choice.sentence.startswith("at least 0.9 of the corrections with p_wrong above 0.5 are right")
+    assert choice.sentence.startswith("at least 0.9 of the corrections with p_wrong above 0.5, before calibration")
     values = json.loads(json.dumps(choice.to_json()))
     assert values["tested"][-1] == {"threshold": 0.5, "k": 50, "n": 50, "low": pytest.approx(0.05 ** (1 / 50))}
 

@@ -67,6 +67,14 @@ def test_verdicts_on_easy_rows_alone_are_no_random_sample_and_it_warns():
     assert "their labels look less wrong" in clf.notes_[-1]
 
 
+def test_a_class_of_what_numpy_makes_of_a_blank_is_noted():
+    x, _, given, _ = make_data(60)
+    texts = np.array([np.nan] * 3 + [["cat", "dog", "emu"][number] for number in given[3:]])
+    clf = FasTENClassifier(epochs=1).fit(x, texts, X_clean=x[3:], y_clean=texts[3:])
+    assert sum("a class is made of the 3 rows with the label 'nan'" in note for note in clf.notes_) == 1
+    assert "nan" in clf.classes_
+
+
 def test_the_table_is_that_of_the_rows_of_x():
     x, truth, given, verified = make_data()
     clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)

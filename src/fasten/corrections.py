@@ -92,8 +92,8 @@ class ThresholdChoice:
         if self.threshold is not None:
             cut = next(cut for cut in self.tested if cut.threshold == self.threshold)
             return (
-                f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g} are "
-                f"right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
+                f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g}, before "
+                f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
             )
         if not self.tested:
             lack = "no correction was held back, so no precision can be shown and nothing is corrected"

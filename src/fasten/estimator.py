@@ -32,7 +32,7 @@ from fasten.building import build_method, fill_networks, make_loader, plan_of, w
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import shape_of
-from fasten.data.labels import Picked, check_alike, label_texts, on_host
+from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
@@ -230,7 +230,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         verified = None if y_verified is None else label_texts(y_verified, "y_verified")
         check_alike(DATA, texts, [*(sure or []), *(verified or [])])
         self.classes_ = make_classes(y, texts, sure, verified)
-        return rows_from_arrays(
+        rows = rows_from_arrays(
             x,
             texts,
             x_clean=clean,
@@ -241,6 +241,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class_names=[str(text) for text in known_texts(self.classes_, "y")],
             name=DATA,
         )
+        return replace(rows, notes=(*rows.notes, *note_blanks(DATA, texts)))
 
     def _like_x(self, X: Any) -> Any:
         """Further examples, checked as those of `fit` where they are rows of features."""

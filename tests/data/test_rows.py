@@ -188,6 +188,16 @@ def test_a_label_that_no_row_is_given_is_noted():
     assert note == "pets: no row is given the label 'dgo', but 'a' is verified as it; is it spelled correctly?"
 
 
+@pytest.mark.parametrize("blank", ["nan", "NA", "None", "<NA>"])
+def test_a_class_of_what_programs_write_for_a_blank_is_noted(blank):
+    (note,) = rows(given=[blank, "cat", blank, "dog"]).notes
+    assert note.startswith(f"pets: a class is made of the 2 rows with the label {blank!r}; if it stands for no label")
+    (note,) = rows(given=[blank, "cat", "dog", "dog"]).notes
+    assert "of the one row with" in note
+    assert rows(given=["-1", "1", "none", "namibia"]).notes == ()
+    assert rows(given=[blank, None, None, None], class_names=[blank, "cat"]).notes == ()
+
+
 def test_verdicts_in_another_spelling_than_all_given_labels_are_refused():
     with pytest.raises(
         ValueError, match="pets: rows are verified as '0', '1', …, and no row is given any of these, but"

@@ -1,1 +1,1 @@
-"""Data: raw files -> images and labels, splits, noise, and the task of a run; NumPy only."""
+"""Data: raw files -> images and labels, splits, noise, and the task of a run; without torch."""

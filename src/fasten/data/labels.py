@@ -23,8 +23,9 @@ PARTS: Mapping[str, Part] = {
 }
 PICKED: Mapping[str, Picked] = {"random": "random", "chosen": "chosen"}
 
-# What other programs write where nobody looked.
-NOBODY = ("-1", "-1.0", "nan", "NaN", "<NA>", "NA", "None", "NULL")
+# What other programs write for a blank, and where nobody looked.
+BLANKS = ("nan", "NaN", "<NA>", "NA", "None", "NULL")
+NOBODY = ("-1", "-1.0", *BLANKS)
 
 
 def label_texts(values: Any, what: str) -> list[str | None]:
@@ -73,6 +74,21 @@ def check_nobody(name: str, ids: Sequence[Any], given: Collection[str | None], v
                 f"{name}: {ids[verified.index(text)]!r} is verified as {text!r}, and no row is given that label; leave "
                 "it blank where nobody checked"
             )
+
+
+def note_blanks(name: str, given: Sequence[str | None]) -> tuple[str, ...]:
+    """A word on given labels that may stand for none. They are classes, since NA may be Namibia.
+
+    >>> note_blanks("flags.csv", ["NA", "FR", "NA"])[0][:62]
+    "flags.csv: a class is made of the 2 rows with the label 'NA'; "
+    """
+    counts = {text: given.count(text) for text in BLANKS}
+    return tuple(
+        f"{name}: a class is made of the {f'{count:,} rows' if count > 1 else 'one row'} with the label {text!r}; if "
+        "it stands for no label, write nothing there, or leave the rows out"
+        for text, count in counts.items()
+        if count
+    )
 
 
 def check_alike(name: str, given: Iterable[str | None], verified: Iterable[str | None]) -> None:

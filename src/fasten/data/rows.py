@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
 from fasten.data.images import ImageFiles, check_examples
-from fasten.data.labels import Part, Picked, check_alike, check_classes, check_nobody, classes_of, encode_labels
+from fasten.data.labels import (
+    Part,
+    Picked,
+    check_alike,
+    check_classes,
+    check_nobody,
+    classes_of,
+    encode_labels,
+    note_blanks,
+)
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -173,7 +182,7 @@ def make_rows(
     """
     names = _settle_classes(name, columns, class_names)
     if class_names is None:
-        notes = (*notes, *_only_verified(name, columns))
+        notes = (*notes, *_only_verified(name, columns), *note_blanks(name, columns.given))
     if isinstance(x, np.ndarray) and x.ndim == 2:
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)

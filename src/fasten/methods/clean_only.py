@@ -1,7 +1,7 @@
 """Clean only: cross-entropy on the clean rows, to see whether the noisy ones help at all.
 
-Batches are balanced, K rows per class, and there are as many updates in an epoch as a pass over the noisy rows would
-take: seventy passes over a thousand rows would be a straw man. Not in the FasTEN paper.
+Batches are balanced, K rows per class and no larger than the clean set, and there are as many updates in an epoch as a
+pass over the noisy rows would take: seventy passes over a thousand rows would be a straw man. Not in the FasTEN paper.
 """
 
 from __future__ import annotations
