@@ -21,8 +21,9 @@ def training_time(setting: Setting) -> Experiment:
         "table",
         tuple(cells),
         about="Ours are from `fasten bench --json`: every stage timed on one machine, times the updates that the "
-        "paper's protocol has; evaluation is not in it, and Deep kNN is counted as if it dropped no row, though at this "
-        "noise it drops most. A look-ahead (MW-Net, MSLC) makes four passes of 100 images, one after the other, where "
-        "FasTEN makes one of 200, which fills a GPU better. The paper's hours contain its authors' loaders, printing and "
-        "evaluation, and its ratios do not follow from its rounded hours (10.2 / 1.54 = 6.62, printed 6.64).",
+        "paper's protocol has; evaluation is not in it, and Deep kNN is counted as if it dropped no row, though at "
+        "this noise it drops most. A look-ahead (MW-Net, MSLC) makes four passes of 100 images, one after the other, "
+        "where FasTEN makes one of 200, which fills a GPU better. The paper's hours contain its authors' loaders, "
+        "printing and evaluation, and its ratios do not follow from its rounded hours (10.2 / 1.54 = 6.62, printed "
+        "6.64).",
     )
