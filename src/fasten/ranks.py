@@ -7,6 +7,7 @@ identity. Nobody else's process group is touched: ranks count between `joined()`
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import time
@@ -33,6 +34,9 @@ def joined() -> Iterator[None]:
     if not is_one_of_several():
         yield
         return
+    # Imported later, by an optimiser say, torch's compiler would take hold of the group for good; its threads would
+    # outlive the interpreter, and now and then abort a run that has ended well.
+    importlib.import_module("torch._dynamo")
     try:
         store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
