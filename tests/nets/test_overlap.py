@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
 import pytest
 import torch
@@ -77,23 +76,14 @@ class Repeated(nn.Module):
         return self.once(self.tied(x)).mean((2, 3))
 
 
-@pytest.fixture(params=[0, 100, overlap.MANY], ids=["layer by layer", "some", "all at once"])
-def promised(request, monkeypatch):
-    """Gradients are filled in sooner or later; what nobody has filled yet is NaN."""
-    monkeypatch.setattr("torch.empty_like", partial(torch.full_like, fill_value=float("nan")))
-    monkeypatch.setattr(overlap, "MANY", request.param)
-
-
-@pytest.mark.usefixtures("promised")
 def test_gradients_of_weights_used_more_than_once_add_up():
-    """Autograd adds these up on its own, and cannot know of a second stream, or of what is not filled in yet."""
+    """Autograd adds these up on its own, and cannot know of a second stream."""
     torch.manual_seed(0)
     net = OneHead(Repeated(), 3)
     x = torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(1))
     assert_as_plain(net, lambda: net(x)[0].square().sum())
 
 
-@pytest.mark.usefixtures("promised")
 @pytest.mark.parametrize("norm", ["split", "joint", "two-pass"])
 def test_gradients_of_several_passes_add_up(norm):
     torch.manual_seed(0)
@@ -124,4 +114,3 @@ def test_what_failed_leaves_nothing_behind():
     again = gradients(net(x)[0].sum(), list(net.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not overlap._found
-    assert not overlap._promised

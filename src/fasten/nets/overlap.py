@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -22,11 +22,6 @@ from fasten.nets.norm import Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
 _found: set[Tensor] = set()  # weights whose gradients have been computed, or are under way
-_promised: list[tuple[Tensor, Tensor]] = []  # of these, in the precision of the weights, and what will fill them
-
-# Gradients are brought to the weights' precision so many numbers at a time: layer by layer is launches and more work,
-# all at once is waited for at the end.
-MANY = 2**22
 
 _alone = threading.Lock()  # one way back at a time: autograd's own threads do not tell for whom they work
 
@@ -39,7 +34,6 @@ def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[
             join()
         finally:
             _found.clear()
-            _promised.clear()
     return found
 
 
@@ -47,13 +41,6 @@ def join() -> None:
     """Let what follows wait for weight gradients that are under way."""
     for device in {weight.device for weight in _found} & _sides.keys():
         torch.cuda.current_stream(device).wait_stream(_sides[device])
-    _fill()
-
-
-def _fill() -> None:
-    if _promised:
-        torch._foreach_copy_([wide for wide, _ in _promised], [low for _, low in _promised])
-    _promised.clear()
 
 
 @contextmanager
@@ -90,17 +77,11 @@ class _Convolve(torch.autograd.Function):
             call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
             return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
 
-        if ctx.weight in _found:
+        if again := ctx.weight in _found:
             join()
+        with nullcontext() if again else _beside(x.device, dy, x, low):
             dweight = wanted([False, True, False])[1].to(ctx.weight.dtype)
-        else:
-            with _beside(x.device, dy, x, low):
-                dlow = wanted([False, True, False])[1]
-                dweight = torch.empty_like(dlow, dtype=ctx.weight.dtype)
-                _promised.append((dweight, dlow))
-                if sum(wide.numel() for wide, _ in _promised) >= MANY:
-                    _fill()
-            _found.add(ctx.weight)
+        _found.add(ctx.weight)
         dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
 
