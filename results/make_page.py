@@ -211,7 +211,7 @@ def diagonals() -> str:
         paper = dict(line.curve.paper)
         both = [(y, paper[x]) for x, y in line.points if x in paper]
         numbers = (fmean(abs(ours - theirs) for ours, theirs in both), *both[-1]) if both else ()
-        lines.append((line.curve.panel, line.curve.row, *(f"{number:.3f}" for number in numbers)))
+        lines.append((line.curve.panel, line.curve.row, *([f"{number:.3f}" for number in numbers] or "–––")))
     return table(lines)
 
 
