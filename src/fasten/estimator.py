@@ -49,7 +49,7 @@ from fasten.records import Run
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
-LABEL_COLUMNS = ("given", "suggested", "corrected", "verified", "picked")
+LABEL_COLUMNS = ("given", "suggested", "corrected", "verified")
 NO_CLEAN_ROWS = (
     "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given; pass X_clean "
     "and y_clean, or y_verified with the labels that somebody checked"
