@@ -147,6 +147,9 @@ def test_true_and_false_are_the_second_and_the_first_logit():
     logits, labels = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]]), np.array([False, True, True])
     table = seen_once(labels, logits).audit().label_issues
     assert table[["row", "given", "suggested"]].iloc[0].tolist() == [1, "1", "0"]
+    watch = observe(labels, verified=[None, False, True], picked=["chosen"] * 3)
+    assert watch.labels.tolist() == [0, 0, 1], "though verdicts are missing"
+    assert observe(labels, class_names=["True", "False"]).labels.tolist() == [1, 0, 0], "where classes are called so"
 
 
 def test_the_report_shows_the_pictures_and_escapes_the_names(tmp_path):

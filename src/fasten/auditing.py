@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.beginnings import check_no_file, check_unused
 from fasten.cells import unescaped
-from fasten.data.labels import encode_labels, label_texts, on_host, picked_of
+from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
@@ -311,32 +311,6 @@ def _make_known(
     if held is None:
         held = hold_back(labels["given"], labels["verified"], random, seed)
     return Known(names, labels["given"], labels["verified"], random, held & random)
-
-
-def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
-    """Labels as numbers of classes, from such numbers or from names; -1 for none.
-
-    >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], ["cat", "dog"], "y").tolist()
-    ([1, -1], [0, 1])
-    """
-    texts = label_texts(labels, what)
-    if not _are_numbers(labels):
-        return encode_labels(what, class_names, texts)
-    codes = [-1 if text is None else int(text) for text in texts]
-    if max(codes, default=-1) >= len(class_names) or min(codes, default=0) < -1:
-        raise ValueError(
-            f"{what} has labels from {min(codes)} to {max(codes)}; give the numbers of the classes, 0 to "
-            f"{len(class_names) - 1}, or their names"
-        )
-    return np.array(codes, np.int64)
-
-
-def _are_numbers(labels: Any) -> bool:
-    """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
-    column = np.asarray(on_host(labels))
-    if column.dtype.kind != "O":
-        return column.dtype.kind in "iuf"
-    return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
 
 
 def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:
