@@ -232,7 +232,7 @@ def test_damaged_evidence_is_a_sentence(tmp_path, key, value):
         (np.ones((2, 3)), {}, "softmax"),
         (np.empty((0, 3)), {}, "no rows"),
         (np.eye(3)[:2], {"ids": ["a", "a"]}, "same id"),
-        (np.eye(3)[:2], {"ids": ["a"]}, "ids has 1 entries for 2 rows"),
+        (np.eye(3)[:2], {"ids": ["a"]}, "ids has 1 entries for 2 labels"),
         (np.eye(3)[:2], {"verified": ["cow", None]}, "unknown label 'cow'"),
         (np.eye(3)[:2], {"verified": [3, -1]}, "0 to 2"),
         (np.eye(3)[:2], {"picked": ["often", "random"]}, "unknown way of picking"),

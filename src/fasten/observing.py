@@ -19,11 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fasten.auditing import audit_probabilities
-from fasten.data.labels import Picked, codes_of, label_texts
-from fasten.data.rows import check_columns, make_columns
+from fasten.auditing import audit_probabilities, make_known
+from fasten.data.labels import Picked
 from fasten.data.task import Known
-from fasten.evidence import hold_back
 from fasten.findings import find
 from fasten.gallery import thumbnail
 from fasten.own import Own
@@ -57,20 +55,8 @@ def observe(
     """
     Own(min_precision=min_precision)  # refuses what is no share, before the training
     names = None if class_names is None else [str(name) for name in class_names]
-    given = codes_of(labels, names, "labels")
-    if not len(given) or given.min() < 0:
-        raise ValueError(f"labels has {len(given)} entries, some without a label; give one for each row")
-    total = len(given)
-    checked = np.full(total, -1) if verified is None else codes_of(verified, names, "verified")
-    called = list(map(str, range(total))) if ids is None else [str(text) for text in label_texts(ids, "ids")]
-    for what, column in (("verified", checked), ("ids", called), ("picked", picked)):
-        if column is not None and len(column) != total:
-            raise ValueError(f"{what} has {len(column)} entries for {total} labels; give one for each row")
-    columns = make_columns(called, verified=[None if v < 0 else "" for v in checked.tolist()], picked=picked)
-    check_columns("observe", columns)
-    random = np.array([way == "random" for way in columns.picked])
-    held = hold_back(given, checked, random, seed)
-    return Observer(Known(tuple(called), given, checked, random, held), names, min_precision, seed)
+    known = make_known(labels, names, ids=ids, verified=verified, picked=picked, seed=seed, what="labels")
+    return Observer(known, names, min_precision, seed)
 
 
 class Observer:
