@@ -32,7 +32,10 @@ def build_method(run: Run, task: Task) -> nn.Module:
     options: dict[str, Any] = {**entry.options, **run.options}
     if options.pop("oracle", False):
         if task.transition is None:
-            raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
+            raise ValueError(
+                f"{run.method} needs the true T, and for {task.name} nobody knows it; inject noise, whose T is known, "
+                "with --noise, or use another method"
+            )
         options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
     alone = run.method == "clean-only"  # whose batch is no larger than its set: no row twice, where classes are even
     if "per_class" in option_types(entry) and (alone or task.known is not None):
