@@ -41,6 +41,13 @@ def read_path(text: str) -> Path:
     return Path(text)
 
 
+def read_data(text: str) -> str:
+    """Any name or path but an empty one: see above."""
+    if not text:
+        raise typer.BadParameter("takes the name of a data set or a path, got nothing")
+    return text
+
+
 def read_share(text: str) -> float:
     """A number between 0 and 1, the latter left out."""
     value = _parsed(float, text, "a number between 0 and 1")
@@ -112,6 +119,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
+        parser=read_data,
         help="A known data set (`fasten datasets` lists them), or your own: a folder of images, a .csv, .parquet or "
         ".npz file.",
     ),
