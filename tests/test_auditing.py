@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from builders import label_table
 from fasten.audit import write_labels
-from fasten.auditing import audit_probabilities, choose_threshold, codes_of, read_audit, read_labels, summarise
+from fasten.auditing import audit_probabilities, choose_threshold, read_audit, read_labels, summarise
+from fasten.data.labels import codes_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import find
@@ -231,7 +232,7 @@ def test_damaged_evidence_is_a_sentence(tmp_path, key, value):
         (np.ones((2, 3)), {}, "softmax"),
         (np.empty((0, 3)), {}, "no rows"),
         (np.eye(3)[:2], {"ids": ["a", "a"]}, "same id"),
-        (np.eye(3)[:2], {"ids": ["a"]}, "ids has 1 entries for 2 rows"),
+        (np.eye(3)[:2], {"ids": ["a"]}, "ids has 1 entries for 2 labels"),
         (np.eye(3)[:2], {"verified": ["cow", None]}, "unknown label 'cow'"),
         (np.eye(3)[:2], {"verified": [3, -1]}, "0 to 2"),
         (np.eye(3)[:2], {"picked": ["often", "random"]}, "unknown way of picking"),

@@ -229,5 +229,6 @@ def test_without_ray_the_cure_is_said_and_nothing_is_written(folder, capsys, mon
     monkeypatch.setitem(sys.modules, "ray", None)
     refuse(f"{command} --ray local", capsys, 'pip install "fasten-labels[ray]"')
     refuse(f"{command} --gpus-per-run 0.5", capsys, "--gpus-per-run is for --ray")
-    refuse(f"{command} --ray local --gpus-per-run 1.5", capsys, "takes a part of a GPU")
+    for wrong in ("1.5", "0", "-1", "inf", "nan", "half"):
+        refuse(f"{command} --ray local --gpus-per-run {wrong}", capsys, "takes a part of a GPU")
     assert list(folder.iterdir()) == []

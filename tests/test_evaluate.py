@@ -92,7 +92,7 @@ def test_suspicion_is_high_where_a_label_is_likely_wrong():
         assert found.scores["detection"][name]["auroc"] == pytest.approx(ref_auroc(score, wrong)), name
     assert found.scores["relabel"]["accuracy"] == np.mean(found.probs.argmax(1) == TASK.truth)
     assert found.scores["relabel_corrected"]["accuracy"] == np.mean(tables["soft_labels"].argmax(1) == TASK.truth)
-    off = np.abs(found.transition - TASK.transition)
+    off = np.abs(found.findings.transition - TASK.transition)
     assert found.scores["transition"]["largest_error"] == off.max()
 
 

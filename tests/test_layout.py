@@ -131,7 +131,7 @@ def test_imports_stand_at_the_top(name):
 
 def test_the_report_reads_records_and_nothing_else():
     """It is written from a record alone, so that anyone's record gives the same page."""
-    parts = {f"report.{part}" for part in ("charts", "evidence", "gallery", "names", "values", "verdict")}
+    parts = {f"report.{part}" for part in ("charts", "gallery", "names", "trust", "values", "verdict")}
     assert set().union(*(ours(name) for name in ("report", *parts))) <= {"files", "records", *parts}
 
 

@@ -147,6 +147,9 @@ def test_true_and_false_are_the_second_and_the_first_logit():
     logits, labels = torch.tensor([[5.0, 0.0], [5.0, 0.0], [0.0, 5.0]]), np.array([False, True, True])
     table = seen_once(labels, logits).audit().label_issues
     assert table[["row", "given", "suggested"]].iloc[0].tolist() == [1, "1", "0"]
+    watch = observe(labels, verified=[None, False, True], picked=["chosen"] * 3)
+    assert watch.labels.tolist() == [0, 0, 1], "though verdicts are missing"
+    assert observe(labels, class_names=["True", "False"]).labels.tolist() == [1, 0, 0], "where classes are called so"
 
 
 def test_the_report_shows_the_pictures_and_escapes_the_names(tmp_path):
@@ -215,7 +218,8 @@ def test_a_saved_audit_is_read_as_a_runs_own_is(tmp_path):
 
 
 WRONG = {
-    "labels has 3 entries, some without a label": {"labels": [0, 1, -1]},
+    "labels: row 2 has no label": {"labels": [0, 1, -1]},
+    "labels: there is no label": {"labels": []},
     "labels: unknown label 'cat' in row 0; name the classes": {"labels": ["cat", "dog"]},
     "labels: unknown label 'dgo' in row 1; did you mean 'dog'?": {
         "labels": ["cat", "dgo"],
@@ -225,8 +229,8 @@ WRONG = {
     "verified: unknown label '-2' in row 1; labels count from 0": {"labels": [0, 1], "verified": [0, -2]},
     "verified has 1 entries for 2 labels": {"labels": [0, 1], "verified": [0]},
     "ids has 3 entries for 2 labels": {"labels": [0, 1], "ids": [1, 2, 3]},
-    "the id 'a' stands twice": {"labels": [0, 1], "ids": ["a", "a"]},
-    "unknown picked 'odd'": {"labels": [0, 1], "verified": [0, 1], "picked": ["odd", None]},
+    "two rows have the same id": {"labels": [0, 1], "ids": ["a", "a"]},
+    "unknown way of picking 'odd'": {"labels": [0, 1], "verified": [0, 1], "picked": ["odd", None]},
     "the precision to keep must be between 0 and 1, got 95": {"labels": [0, 1], "min_precision": 95},
 }
 

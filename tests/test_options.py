@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from fasten.contract import Recipe
 from fasten.methods import METHODS
-from fasten.options import apply_settings, check_settings, find_method, option_defaults, option_types, parse
+from fasten.options import LARGEST, apply_settings, check_settings, find_method, option_defaults, option_types, parse
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 RECIPE = Recipe(epochs=70, milestones=(50, 60))
 
 
-@given(value=st.integers())
+@given(value=st.integers(-LARGEST, LARGEST))
 def test_a_whole_number_is_read_back(value):
     assert parse("k", str(value), int) == value
 
@@ -28,12 +28,12 @@ def test_a_number_is_read_back(value):
     assert parse("k", repr(value), float) == value
 
 
-@given(values=st.lists(st.integers()))
+@given(values=st.lists(st.integers(-LARGEST, LARGEST)))
 def test_a_list_of_numbers_is_read_back(values):
     assert parse("k", ",".join(map(str, values)), tuple[int, ...]) == tuple(values)
 
 
-@given(value=st.none() | st.integers())
+@given(value=st.none() | st.integers(-LARGEST, LARGEST))
 def test_a_number_that_may_be_missing_is_read_back(value):
     assert parse("k", str(value).lower(), int | None) == value
 
@@ -54,6 +54,7 @@ def test_a_choice_is_one_of_its_names():
     [
         ("1.5", int, "k takes a whole number, got '1.5'"),
         ("", float, "k takes a number, got ''"),
+        ("2147483648", int, "k takes a whole number up to 2,147,483,647, got '2147483648'"),
         ("nan", float, "k takes a finite number, got 'nan'"),
         ("-inf", float, "k takes a finite number"),
         ("maybe", bool, "k takes true or false, got 'maybe'"),

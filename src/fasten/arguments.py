@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from fasten.own import Own
 
+T = TypeVar("T")
+
+
+def _parsed(kind: Callable[[str], T], text: str, what: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise typer.BadParameter(f"takes {what}, got {text!r}") from None
+
 
 def whole_from(least: int) -> Callable[[str], int]:
     """A reader of whole numbers from `least` on."""
 
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise typer.BadParameter(f"takes a whole number, got {text!r}") from None
+        value = _parsed(int, text, "a whole number")
         if value < least:
             raise typer.BadParameter(f"takes a whole number from {least} on, got {value}")
         return value
@@ -35,12 +41,16 @@ def read_path(text: str) -> Path:
     return Path(text)
 
 
+def read_data(text: str) -> str:
+    """Any name or path but an empty one: see above."""
+    if not text:
+        raise typer.BadParameter("takes the name of a data set or a path, got nothing")
+    return text
+
+
 def read_share(text: str) -> float:
     """A number between 0 and 1, the latter left out."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise typer.BadParameter(f"takes a number between 0 and 1, got {text!r}") from None
+    value = _parsed(float, text, "a number between 0 and 1")
     if not 0 <= value < 1:
         raise typer.BadParameter(f"takes a number between 0 and 1, got {text}; write 95% as 0.95")
     return value
@@ -48,10 +58,7 @@ def read_share(text: str) -> float:
 
 def read_seconds(text: str) -> float:
     """A time of 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise typer.BadParameter(f"takes a number of seconds, got {text!r}") from None
+    value = _parsed(float, text, "a number of seconds")
     if not 0 <= value < math.inf:
         raise typer.BadParameter(f"takes a number of seconds from 0 on, got {text}")
     return value
@@ -66,12 +73,10 @@ def read_on_nan(text: str) -> str:
 
 def read_gpus(text: str) -> float:
     """A part of a GPU, or a whole number of them: what Ray can give."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (0 < value < 1 or (value >= 1 and value == int(value))):
-        raise typer.BadParameter(f"takes a part of a GPU, such as 0.33, or a whole number of them, got {text!r}")
+    what = "a part of a GPU, such as 0.33, or a whole number of them"
+    value = _parsed(float, text, what)
+    if not (0 < value < 1 or (value >= 1 and value.is_integer())):
+        raise typer.BadParameter(f"takes {what}, got {text!r}")
     return value
 
 
@@ -114,6 +119,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
+        parser=read_data,
         help="A known data set (`fasten datasets` lists them), or your own: a folder of images, a .csv, .parquet or "
         ".npz file.",
     ),

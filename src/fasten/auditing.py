@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.beginnings import check_no_file, check_unused
 from fasten.cells import unescaped
-from fasten.data.labels import encode_labels, label_texts, on_host, picked_of
+from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
@@ -237,7 +237,9 @@ def audit_probabilities(
     _check_probabilities(probs, names)
     check_no_file(out)
     check_unused(out)
-    known = _make_known(names, len(probs), ids, given, verified, picked, held, seed)
+    known = make_known(given, names, ids=ids, verified=verified, picked=picked, held=held, seed=seed)
+    if len(known.given) != len(probs):
+        raise ValueError(f"there are {len(known.given)} labels for {len(probs)} rows of probabilities; give as many")
     found = find(probs, known, len(names), min_precision, seed)
     table = found.table(known, names)
     record = _record(name, names, known, found, seed)
@@ -281,62 +283,38 @@ def _chunks(probs: Floats) -> Iterator[Floats]:
     return (probs[start : start + CHUNK] for start in range(0, len(probs), CHUNK))
 
 
-def _make_known(
-    class_names: Sequence[str],
-    num_rows: int,
-    ids: Sequence[Any] | None,
+def make_known(
     given: Any,
-    verified: Any,
-    picked: Sequence[Any] | None,
-    held: NDArray[np.bool_] | None,
-    seed: int,
+    class_names: Sequence[str] | None,
+    *,
+    ids: Any = None,
+    verified: Any = None,
+    picked: Sequence[Any] | None = None,
+    held: NDArray[np.bool_] | None = None,
+    seed: int = 0,
+    what: str = "given",
 ) -> Known:
-    names = tuple(map(str, range(num_rows) if ids is None else ids))
-    labels = {"given": codes_of(given, class_names, "given")}
-    labels["verified"] = np.full(num_rows, -1) if verified is None else codes_of(verified, class_names, "verified")
-    sizes = {"ids": len(names), **{key: len(codes) for key, codes in labels.items()}}
-    sizes |= {} if picked is None else {"picked": len(picked)}
-    for key, size in sizes.items():
-        if size != num_rows:
-            raise ValueError(f"{key} has {size} entries for {num_rows} rows of probabilities; give one for each row")
-    if len(set(names)) < num_rows:
-        raise ValueError("two rows have the same id; give each its own")
-    if labels["given"].min() < 0:
-        row = int(np.argmin(labels["given"]))
-        raise ValueError(f"row {row} has no given label; leave out rows that have none")
-    ways = (
-        ["random"] * num_rows if picked is None else [picked_of(way, "picked") for way in label_texts(picked, "picked")]
-    )
-    random = np.array([way != "chosen" for way in ways], bool) & (labels["verified"] >= 0)
-    if held is None:
-        held = hold_back(labels["given"], labels["verified"], random, seed)
-    return Known(names, labels["given"], labels["verified"], random, held & random)
+    """What a user says of each row, checked, as numbers of classes; `what` is the user's name for the given labels.
 
-
-def codes_of(labels: Any, class_names: Sequence[str], what: str) -> Labels:
-    """Labels as numbers of classes, from such numbers or from names; -1 for none.
-
-    >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], ["cat", "dog"], "y").tolist()
-    ([1, -1], [0, 1])
+    >>> make_known([0, 1], None, verified=[1, None]).verified.tolist()
+    [1, -1]
     """
-    texts = label_texts(labels, what)
-    if not _are_numbers(labels):
-        return encode_labels(what, class_names, texts)
-    codes = [-1 if text is None else int(text) for text in texts]
-    if max(codes, default=-1) >= len(class_names) or min(codes, default=0) < -1:
-        raise ValueError(
-            f"{what} has labels from {min(codes)} to {max(codes)}; give the numbers of the classes, 0 to "
-            f"{len(class_names) - 1}, or their names"
-        )
-    return np.array(codes, np.int64)
-
-
-def _are_numbers(labels: Any) -> bool:
-    """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
-    column = np.asarray(on_host(labels))
-    if column.dtype.kind != "O":
-        return column.dtype.kind in "iuf"
-    return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
+    labels = codes_of(given, class_names, what)
+    total = len(labels)
+    checked = np.full(total, -1) if verified is None else codes_of(verified, class_names, "verified")
+    names = tuple(map(str, range(total) if ids is None else label_texts(ids, "ids")))
+    ways = [None] * total if picked is None else [picked_of(way, "picked") for way in label_texts(picked, "picked")]
+    for key, column in (("verified", checked), ("ids", names), ("picked", ways)):
+        if len(column) != total:
+            raise ValueError(f"{key} has {len(column)} entries for {total} labels; give one for each row")
+    if len(set(names)) < total:
+        raise ValueError("two rows have the same id; give each its own")
+    if not total or labels.min() < 0:
+        lacking = f"row {labels.argmin()} has" if total else "there is"
+        raise ValueError(f"{what}: {lacking} no label; give one for each row, or leave out rows that have none")
+    random = np.array([way != "chosen" for way in ways], bool) & (checked >= 0)
+    held = hold_back(labels, checked, random, seed) if held is None else held & random
+    return Known(names, labels, checked, random, held)
 
 
 def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,7 @@ def check_unused(out: Path, cure: str = "choose another folder") -> None:
 def holds(out: Path, run: Run) -> bool:
     """Whether the folder is that of this very run."""
     record = record_in(out)
-    return record is not None and _as_trained(record["run"]) == _as_trained(run.to_json())
-
-
-def _as_trained(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the precision that corrections keep: no training depends on it, and audits once wrote theirs there."""
-    own = run.get("own")
-    return {**run, "own": own and {key: value for key, value in own.items() if key != "min_precision"}}
+    return record is not None and record["run"] == run.to_json()
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def bench(
     times: list[list[float]] = [[] for _ in steppers]
     for _ in range(rounds):
         for stepper, mine in zip(steppers, times, strict=True):
-            mine.append(_time(stepper.step, updates, machine.device))
+            mine.append(_time(stepper.step, updates, machine))
     return [stepper.timing(mine, times[0]) for stepper, mine in zip(steppers, times, strict=True)]
 
 
@@ -115,7 +115,7 @@ class _Stepper:
         self._update, self._name, self._stage = fit.update, run.method, stage
         self._epoch = list(loader.updates(stage, (number, 1)))
         self._picks = cycle(self._epoch)
-        _time(self.step, updates, machine.device)
+        _time(self.step, updates, machine)
         self._setup = time.perf_counter() - began
         self._memory = None if before is None else torch.cuda.max_memory_allocated(machine.device) - before
 
@@ -144,19 +144,14 @@ def _protocol_updates(stage: Stage) -> int:
     return math.ceil(PROTOCOL[draw.source] / draw.size) if draw else PROTOCOL["noisy"] // 100
 
 
-def _time(step: Callable[[], None], updates: int, device: torch.device) -> float:
+def _time(step: Callable[[], None], updates: int, machine: Machine) -> float:
     """Seconds per update."""
-    _wait(device)
+    machine.wait()
     began = time.perf_counter()
     for _ in range(updates):
         step()
-    _wait(device)
+    machine.wait()
     return (time.perf_counter() - began) / updates
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _memory(device: torch.device) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fasten import ranks
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
+from fasten.engine import prefixes
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.nets import Heads, build_backbone
@@ -31,7 +32,10 @@ def build_method(run: Run, task: Task) -> nn.Module:
     options: dict[str, Any] = {**entry.options, **run.options}
     if options.pop("oracle", False):
         if task.transition is None:
-            raise ValueError(f"{run.method} needs the true T, and for {task.name} nobody knows it")
+            raise ValueError(
+                f"{run.method} needs the true T, and for {task.name} nobody knows it; inject noise, whose T is known, "
+                "with --noise, or use another method"
+            )
         options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
     alone = run.method == "clean-only"  # whose batch is no larger than its set: no row twice, where classes are even
     if "per_class" in option_types(entry) and (alone or task.known is not None):
@@ -72,16 +76,11 @@ def weights_and_tables(method: nn.Module) -> tuple[dict[str, Tensor], dict[str, 
     """What prediction needs, the networks' tensors; and what the method itself remembers: labels, weights, T."""
     # Copies, since the file format refuses a tensor under two names, as of weights that a network uses twice.
     state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
-    weights = {name: tensor for name, tensor in state.items() if name.startswith(_networks(method))}
+    weights = {name: tensor for name, tensor in state.items() if name.startswith(prefixes(method))}
     return weights, {name: tensor for name, tensor in state.items() if name not in weights}
 
 
 def fill_networks(method: nn.Module, weights: Mapping[str, Tensor]) -> bool:
     """Load a method's weights; False where they are not those of all its networks, RuntimeError for other shapes."""
     missing, unexpected = method.load_state_dict(weights, strict=False)
-    return not unexpected and not any(name.startswith(_networks(method)) for name in missing)
-
-
-def _networks(method: nn.Module) -> tuple[str, ...]:
-    """What the names of its networks' tensors begin with; what else it has are tables of its rows."""
-    return tuple(f"{name}." for name, _ in method.named_children())
+    return not unexpected and not any(name.startswith(prefixes(method)) for name in missing)

@@ -107,7 +107,7 @@ def _carry_out(comparison: Comparison, out: Path, settings: Settings, done: Done
     places = {out / folder_name(run): i for i, run in enumerate(comparison.runs)}
     outcomes = [_outcome(comparison.runs[i], record_in(path), failed.get(path.name)) for path, i in places.items()]
     summary = _write(out, comparison, outcomes)
-    place = comparison.place or settings.place or Place()
+    place = comparison.place
     todo = []
     for folder, i in places.items():
         if outcomes[i].state == "open":

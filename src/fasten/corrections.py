@@ -153,10 +153,11 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
     tested = tuple(cuts[: num_passed + 1])
     if num_passed:
         return ThresholdChoice(min_precision, cuts[num_passed - 1].threshold, tested)
+    if not cuts:
+        return ThresholdChoice(min_precision, None)
     # More rows add to each cut in proportion; the strictest has to pass before any other is tested.
-    if_right = [_more_if_right(cut, min_precision) * num_verified / cut.n for cut in cuts[:1]]
-    as_seen = [_more_as_seen(cut, min_precision) * num_verified / cut.n for cut in cuts[:1]]
-    return ThresholdChoice(min_precision, None, tested, _fewest(if_right), _fewest(as_seen))
+    more = [needed(cuts[0], min_precision) * num_verified / cuts[0].n for needed in (_more_if_right, _more_as_seen)]
+    return ThresholdChoice(min_precision, None, tested, *(math.ceil(n) if math.isfinite(n) else None for n in more))
 
 
 def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:
@@ -213,8 +214,3 @@ def _smallest(holds: Callable[[int], bool]) -> float:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def _fewest(amounts: list[float]) -> int | None:
-    least = min(amounts, default=math.inf)
-    return math.ceil(least) if math.isfinite(least) else None

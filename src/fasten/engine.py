@@ -147,7 +147,7 @@ class Fit:
         self._take_restored()
         self.method.train()
         step = self._fast(stage, self.update)
-        _synchronize(self.machine.device)
+        self.machine.wait()
         self.progress.setup_seconds += time.perf_counter() - began
         self._clock = time.perf_counter()
         return step, stage
@@ -245,11 +245,9 @@ class Fit:
         return asdict(self.progress)
 
 
-def predict(
-    method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None, chunk: int = 1000
-) -> Tensor:
+def predict(method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
-    found = list(predictions(method, loader, part, of, chunk))
+    found = list(predictions(method, loader, part, of))
     return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
 
 
@@ -290,10 +288,14 @@ def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
     return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)
 
 
+def prefixes(method: nn.Module) -> tuple[str, ...]:
+    """What the names of a method's networks' tensors begin with; what else it has are tables of its rows."""
+    return tuple(f"{name}." for name, _ in method.named_children())
+
+
 def _networks(method: nn.Module) -> dict[str, Tensor]:
-    """A copy of the tensors of a method's children, under their names in the method."""
-    children = tuple(f"{child}." for child, _ in method.named_children())
-    return {name: t.detach().clone() for name, t in method.state_dict().items() if name.startswith(children)}
+    """A copy of the tensors of a method's networks, under their names in the method."""
+    return {name: t.detach().clone() for name, t in method.state_dict().items() if name.startswith(prefixes(method))}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -350,8 +352,3 @@ def _velocities(optimizer: Optimizer) -> list[Tensor]:
 
 def _total_seconds(rows: list[Row]) -> float:
     return float(sum(row["seconds"] for row in rows))
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -49,7 +49,7 @@ from fasten.records import Run
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
-LABEL_COLUMNS = ("given", "suggested", "corrected", "verified", "picked")
+LABEL_COLUMNS = ("given", "suggested", "corrected", "verified")
 NO_CLEAN_ROWS = (
     "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given; pass X_clean "
     "and y_clean, or y_verified with the labels that somebody checked"
@@ -168,7 +168,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data = {"class_names": task.class_names, "shape": task.shape, "mean": task.mean, "std": task.std}
         self._fitted = Fitted(run, method, data)
         table = found.findings.table(found.known, task.class_names, verdicts=True)
-        self._keep(table, found.transition, found.scores["evidence"])
+        self._keep(table, found.findings.transition, found.scores["evidence"])
         for sentence in found.findings.cautions:
             warnings.warn(sentence, UserWarning, stacklevel=2)
         return self

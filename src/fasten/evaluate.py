@@ -85,11 +85,6 @@ class Evaluation:
     findings: Findings
     known: Known  # of the same rows
 
-    @property
-    def transition(self) -> NDArray[np.float64]:
-        """T of the given labels."""
-        return self.findings.transition
-
 
 def evaluate(
     method: nn.Module,

@@ -54,6 +54,11 @@ class Machine:
                 module.parts.overlap = self.kernels == "overlapped"
         return method
 
+    def wait(self) -> None:
+        """Until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
 
 def choose_machine(device: str | None = None, *, deterministic: bool = False) -> Machine:
     """The device by name: `auto` (or None), `cpu`, `cuda`, `cuda:1`, `mps`."""

@@ -19,15 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fasten.auditing import audit_probabilities
-from fasten.data.labels import Picked, label_texts, on_host
-from fasten.data.rows import check_columns, make_columns
+from fasten.auditing import audit_probabilities, make_known
+from fasten.data.labels import Picked
 from fasten.data.task import Known
-from fasten.evidence import hold_back
 from fasten.findings import find
 from fasten.gallery import thumbnail
 from fasten.own import Own
-from fasten.suggest import nearest
 
 Labels = NDArray[np.int64]
 
@@ -58,20 +55,8 @@ def observe(
     """
     Own(min_precision=min_precision)  # refuses what is no share, before the training
     names = None if class_names is None else [str(name) for name in class_names]
-    given = _numbers(labels, names, "labels")
-    if not len(given) or given.min() < 0:
-        raise ValueError(f"labels has {len(given)} entries, some without a label; give one for each row")
-    total = len(given)
-    checked = np.full(total, -1) if verified is None else _numbers(verified, names, "verified")
-    called = list(map(str, range(total))) if ids is None else [str(text) for text in label_texts(ids, "ids")]
-    for what, column in (("verified", checked), ("ids", called), ("picked", picked)):
-        if column is not None and len(column) != total:
-            raise ValueError(f"{what} has {len(column)} entries for {total} labels; give one for each row")
-    columns = make_columns(called, verified=[None if v < 0 else "" for v in checked.tolist()], picked=picked)
-    check_columns("observe", columns)
-    random = np.array([way == "random" for way in columns.picked])
-    held = hold_back(given, checked, random, seed)
-    return Observer(Known(tuple(called), given, checked, random, held), names, min_precision, seed)
+    known = make_known(labels, names, ids=ids, verified=verified, picked=picked, seed=seed, what="labels")
+    return Observer(known, names, min_precision, seed)
 
 
 class Observer:
@@ -209,25 +194,3 @@ def _unseen(rows: Labels, total: int) -> list[str]:
         return []
     first = ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
     return [f"{len(rows)} of {total} rows were never seen and are left out: rows {first}"]
-
-
-def _numbers(values: Any, class_names: Sequence[str] | None, what: str) -> Labels:
-    """Labels as numbers of logits, -1 where there is none."""
-    plain = np.asarray(on_host(values))
-    texts = label_texts(plain.astype(int) if plain.dtype.kind == "b" else values, what)
-    if plain.dtype.kind not in "iufb" and any(isinstance(value, str) for value in plain.tolist()):
-        known = {text: number for number, text in enumerate(class_names or ())}
-    else:
-        known = {str(number): number for number in range(len(class_names))} if class_names else {}
-        known |= {text: int(text) for text in set(texts) if text is not None and class_names is None}
-        known = {text: number for text, number in known.items() if number >= 0} | {"-1": -1}
-    for row, text in enumerate(texts):
-        if text is not None and text not in known:
-            raise ValueError(f"{what}: unknown label {text!r} in row {row}; {_expected(text, class_names)}")
-    return np.array([-1 if text is None else known[text] for text in texts], np.int64)
-
-
-def _expected(text: str, class_names: Sequence[str] | None) -> str:
-    if class_names is None and not text.startswith("-"):
-        return "name the classes with class_names, in the order of the logits"
-    return nearest(text, class_names) if class_names else "labels count from 0, and -1 is none"

@@ -18,6 +18,8 @@ from fasten.suggest import nearest
 
 Settings = tuple[dict[str, Any], Recipe]
 
+LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
+
 
 def find_method(name: str) -> Entry:
     """A known method, or a sentence that names the nearest."""
@@ -114,6 +116,8 @@ def parse(key: str, text: str, kind: Any) -> Any:
         raise ValueError(f"{key} takes {_NAMES[kind]}, got {text!r}") from None
     if isinstance(value, float) and not math.isfinite(value):  # a record cannot hold it
         raise ValueError(f"{key} takes a finite number, got {text!r}")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ValueError(f"{key} takes a whole number up to {LARGEST:,}, got {text!r}")
     return value
 
 

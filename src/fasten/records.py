@@ -80,10 +80,8 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """Equal to what is read from a file that it was written to."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
-        if self.recipe.weights is None:
-            del recipe["weights"]  # as in records from before there was such a thing: the same run, the same JSON
-        for name in ("frozen", "sync_norm"):
-            if not recipe[name]:
+        for name in ("weights", "frozen", "sync_norm"):  # a run that has no use for one has the same key without it
+            if recipe[name] in (None, False):
                 del recipe[name]
         values = {**vars(self), "options": dict(self.options), "recipe": recipe}
         own = values.pop("own")
@@ -95,7 +93,7 @@ class Run:
             recipe = {**values["recipe"], "milestones": tuple(values["recipe"]["milestones"])}
             return Run(**{**values, "recipe": Recipe(**recipe)})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"the record's `run` is damaged or of another version ({error})") from None
+            raise ValueError(f"the record's `run` is damaged or of another version ({error}); run it again") from None
 
 
 def environment() -> dict[str, Any]:

@@ -22,9 +22,10 @@ from fasten.cells import escaped, unescaped
 from fasten.data.labels import Picked, check_classes, label_texts, picked_of
 from fasten.data.table import KNOWN
 from fasten.data.texts import lines_below, read_text, split_header
-from fasten.evidence import counted_posterior, verify_next
+from fasten.evidence import verify_next
 from fasten.files import write_text
 from fasten.findings import find
+from fasten.gallery import is_verified
 from fasten.repair import Originals
 from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
@@ -54,10 +55,7 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
     known, seed = found.known, int(found.record["run"].get("seed") or 0)
     probs, size = found.probabilities(), len(found.class_names)
     judged = find(probs, known, size, seed=seed)
-    counted = None
-    if known.picked_random.any():
-        random = known.picked_random
-        counted = counted_posterior(known.verified[random], known.given[random], size)
+    counted = judged.evidence.transition if judged.evidence else None
     post = audit.posterior(probs, judged.transition, known.given)
     rows = verify_next(post, known.given, known.verified, known.picked_random, counted, n, seed)
     picked = pd.Series(
@@ -70,9 +68,7 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
 
 def issue_rows(found: Audit, top: int | None) -> pd.DataFrame:
     """The rows that look wrong and that nobody verified, most suspect first, all of them chosen by the program."""
-    table = found.table[found.table["is_issue"]]
-    if "verified" in table:
-        table = table[table["verified"].astype(object) == ""]
+    table = found.table[found.table["is_issue"] & ~is_verified(found.table)]
     return table.head(len(table) if top is None else top).assign(picked="chosen").reset_index(drop=True)
 
 

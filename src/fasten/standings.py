@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fasten.datasets import Place
@@ -30,7 +30,7 @@ class Comparison:
     seeds: Sequence[int]
     runs: Sequence[Run]
     own: Mapping[str, Any] | None = None  # how a user's own data are read
-    place: Place | None = None  # where they are, read already
+    place: Place = field(default_factory=Place)  # where they are, read already
 
     def to_json(self) -> dict[str, Any]:
         values = {key: getattr(self, key) for key in (*FIXED, "methods", "seeds")}

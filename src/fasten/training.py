@@ -186,7 +186,7 @@ class _Session:
         for note in found.findings.notes if self.task.known is not None else ():
             self._note(note)
         assert self.fit.progress.best is not None
-        self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.transition)
+        self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.findings.transition)
         self._fill(found, preparation)
         self._references()
         if self.log is not None:
@@ -320,7 +320,7 @@ class _Session:
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")
-        audit.write_transition(found.transition, names, self.out / "transition.csv")
+        audit.write_transition(found.findings.transition, names, self.out / "transition.csv")
         children, tables = weights_and_tables(self.method)
         weights = safetensors.torch.save(children)
         self.record["result"]["model_sha256"] = hashlib.sha256(weights).hexdigest()

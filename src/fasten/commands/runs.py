@@ -1,4 +1,4 @@
-"""Commands that carry out many runs: compare, reproduce."""
+"""Commands that carry out runs: train, resume, compare, reproduce."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fasten.arguments import (
+    CheckpointEvery,
+    Clean,
     CleanFolder,
     Data,
     Device,
     Download,
     Epochs,
+    Folder,
     GpusPerRun,
     Json,
     Labels,
     MaxBad,
     Methods,
+    MinPrecision,
     Noise,
+    OnNan,
+    OwnRoot,
     Ray,
     Root,
     Seeds,
+    Set,
     SetOfSeveral,
     Size,
     TestFolder,
@@ -39,14 +46,173 @@ from fasten.arguments import (
 )
 from fasten.commands.stopping import resumable
 from fasten.constants import COMPARED, MAX_BAD
+from fasten.sentences import typed
 
+if TYPE_CHECKING:
+    from fasten.console import Display
+    from fasten.records import Record
+
+OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
 Only = Annotated[
     list[str] | None,
     text("--only", "KEY=VALUE", "Only what has this method, noise, dataset, row or column; may be repeated."),
 ]
 
 
-def compare_command(
+def train(
+    data: Data,
+    out: Annotated[Path, place("--out", "A new folder for the run.")],
+    method: Annotated[str, name("--method", "How to train; `fasten methods` lists them.")] = "fasten",
+    noise: Noise = "none",
+    seed: Annotated[int, number("--seed", 0, "Seed of the split, the noise, the weights and the order.")] = 0,
+    epochs: Epochs = None,
+    clean: Clean = None,
+    verified: Verified = None,
+    clean_folder: CleanFolder = None,
+    valid: ValidFolder = None,
+    test: TestFolder = None,
+    size: Size = None,
+    max_bad: MaxBad = MAX_BAD,
+    min_precision: MinPrecision = None,
+    device: Device = "auto",
+    settings: Set = None,
+    root: Root = Path("data"),
+    download: Download = False,
+    labels: Labels = None,
+    references: Annotated[
+        bool, switch("--references/--no-references", "Also train on the clean rows alone, to compare.")
+    ] = True,
+    noisy_reference: Annotated[
+        bool, switch("--noisy-reference", "Also train by cross-entropy on the noisy rows.")
+    ] = False,
+    deterministic: Annotated[
+        bool, switch("--deterministic", "Same numbers on every run on a GPU, at some cost in speed.")
+    ] = False,
+    checkpoint_every: CheckpointEvery = None,
+    on_nan: OnNan = None,
+    as_json: Json = False,
+) -> None:
+    """Train a classifier and write its folder.
+
+    The folder holds record.json (what was run, each epoch's numbers, the
+    result), model.safetensors, labels.csv (which labels are wrong, and what
+    they should be), transition.csv (T), report.html and log.jsonl.
+
+    Your own data are a folder of images (class/name.jpg), a CSV or Parquet file
+    (path or feature columns, label, verified_label, picked, split), an .npz of
+    arrays (x, labels, verified) or a folder that Hugging Face's `datasets`
+    saved; docs/my-images.md and docs/my-table.md tell more.
+
+    \b
+    Examples:
+      fasten train digits --noise symmetric:0.4 --out runs/digits
+      fasten train photos/ --verified checked.txt --out runs/photos
+      fasten train items.csv --min-precision 0.95 --out runs/items
+      fasten train digits --set threshold=0.9 --epochs 30 --out runs/mine
+      fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
+    """
+    from fasten import ranks
+    from fasten.beginnings import check_folder
+    from fasten.datasets import Place, check_noise, is_own, prepare_data
+    from fasten.machine import choose_machine
+    from fasten.options import apply_settings
+    from fasten.own import check_beside
+    from fasten.records import Run
+    from fasten.training import Settings, train
+
+    check_noise(data, noise)
+    if not ranks.restarted():
+        check_folder(out)
+    if is_own(data):
+        check_beside(data, out)
+    own = own_data(verified, clean_folder, valid, test, size, max_bad, min_precision)
+    where = Place(root, download, labels or Place.label_set)
+    display = _display(as_json)
+    with display.reading(data):
+        ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
+    options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
+    run = Run(
+        data,
+        noise=noise,
+        method=method,
+        options=options,
+        recipe=recipe,
+        seed=seed,
+        clean=clean,
+        own=ready.own,
+    )
+    with resumable(out / "record.json", _resume(out)), display:
+        record = train(
+            run,
+            out,
+            Settings(
+                place=ready.place,
+                device=device,
+                clean_reference=references,
+                noisy_reference=noisy_reference,
+                deterministic=deterministic,
+                checkpoint_every=checkpoint_every,
+                on_nan=on_nan,
+                **_hooks(display),
+            ),
+        )
+    _finish(record, out, as_json)
+
+
+def resume(
+    dir: Folder,
+    device: OwnDevice = None,
+    root: OwnRoot = None,
+    checkpoint_every: CheckpointEvery = None,
+    on_nan: OnNan = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run that was interrupted.
+
+    It ends as if it had never stopped; a finished run is left as it is.
+
+    \b
+    Example:
+      fasten resume runs/digits
+    """
+    from fasten.datasets import Place
+    from fasten.training import Settings, resume
+
+    place = None if root is None else Place(root)
+    with resumable(dir / "record.json", _resume(dir)), _display(as_json) as display:
+        record = resume(
+            dir,
+            Settings(place=place, device=device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display)),
+        )
+    _finish(record, dir, as_json)
+
+
+def _hooks(display: Display) -> dict[str, Any]:
+    return {"on_start": display.start, "on_update": display.update, "on_epoch": display.epoch, "say": display.say}
+
+
+def _resume(out: Path) -> str:
+    return f"{typed('resume', out)} goes on from the last checkpoint"
+
+
+def _display(as_json: bool) -> Display:
+    from fasten import console, ranks
+
+    return console.Display(quiet=as_json or ranks.rank() > 0)
+
+
+def _finish(record: Record, out: Path, as_json: bool) -> None:
+    from fasten import console, ranks
+
+    if ranks.rank() > 0:
+        return
+    if as_json:
+        print(json.dumps({key: record[key] for key in ("run", "data", "result", "references", "notes")}))
+    else:
+        console.show_result(record, out)
+
+
+def compare(
     data: Data,
     out: Annotated[Path, place("--out", "A folder for the runs and tables; an existing comparison is continued.")],
     methods: Methods = COMPARED,
@@ -108,7 +274,7 @@ def compare_command(
         console.show_comparison(summary, out)
 
 
-def reproduce_command(
+def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures, or `all`.")] = None,
     out: Annotated[
         Path | None, place("--out", "A folder for runs, tables and figures; by default runs/SETTING.")

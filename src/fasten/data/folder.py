@@ -191,7 +191,7 @@ def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_
         if not images[role]:
             raise ValueError(
                 f"{folder} holds no images in folders; put each image into a folder with its label's name, as "
-                f"{folder.name}/cat/1.jpg"
+                f"{folder / 'cat/1.jpg'}"
             )
     folder, filled = folders["train"], {image.label for image in images["train"]}
     others = {os.path.realpath(other) for other in folders.values()}

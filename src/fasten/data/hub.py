@@ -95,7 +95,9 @@ def _load(folder: Path) -> pa.Table:
         loaded = library.load_from_disk(os.fspath(folder))
         tables = list(_tables(library, loaded))
     except Exception as error:  # whatever a library raises on a damaged folder
-        raise ValueError(f"{folder} cannot be read by `datasets` ({one_line(error, 200)})") from error
+        raise ValueError(
+            f"{folder} cannot be read by `datasets` ({one_line(error, 200)}); write it again with save_to_disk"
+        ) from error
     return pa.concat_tables(tables, promote_options="default")
 
 

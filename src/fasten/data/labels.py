@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -120,6 +121,41 @@ def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | 
     check_classes(name, class_names, {label for label in labels if label is not None})
     numbers: dict[str | None, int] = {label: number for number, label in enumerate(class_names)}
     return np.array([numbers.get(label, -1) for label in labels], np.int64)
+
+
+def codes_of(labels: Any, class_names: Sequence[str] | None, what: str) -> NDArray[np.int64]:
+    """Labels as numbers of classes, from such numbers or, where the classes have names, from these; -1 for none.
+
+    Truth values count as 0 and 1, unless classes are called so.
+
+    >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], None, "y").tolist()
+    ([1, -1], [0, 1])
+    """
+    column, names = np.asarray(on_host(labels)), list(class_names or ())
+    if class_names is not None:
+        check_classes(what, names, ())
+    if column.ndim == 1 and column.dtype.kind in "bO" and "True" not in names:
+        plain = [int(value) if isinstance(value, bool | np.bool_) else value for value in column.tolist()]
+        column = labels = np.fromiter(plain, object, len(plain))
+    texts, counted = label_texts(labels, what), _are_numbers(column)
+    known = {name: number for number, name in enumerate(names)}
+    if counted:
+        most = math.inf if class_names is None else len(names) - 1
+        known = {text: int(text) for text in set(texts) if text is not None and -1 <= int(text) <= most}
+    for row, text in enumerate(texts):
+        if text is not None and text not in known:
+            cure = nearest(text, names) if names else "name the classes with class_names, in the order of their numbers"
+            if counted:
+                cure = "labels count from 0, and -1 is none" + (f": give 0 to {most}, or names" if names else "")
+            raise ValueError(f"{what}: unknown label {text!r} in row {row}; {cure}")
+    return np.array([-1 if text is None else known[text] for text in texts], np.int64)
+
+
+def _are_numbers(column: NDArray[Any]) -> bool:
+    """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
+    if column.dtype.kind != "O":
+        return column.dtype.kind in "iuf"
+    return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
 
 
 def part_of(text: str | None, where: str) -> Part | None:

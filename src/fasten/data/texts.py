@@ -51,4 +51,6 @@ def lines_below(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 yield start, cells
             start = lines.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path.name}: line {start}: a quote is opened there and not closed ({error})") from None
+        raise ValueError(
+            f"{path.name}: line {start}: a quote is opened there and not closed ({error}); close it"
+        ) from None

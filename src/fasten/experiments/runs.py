@@ -57,7 +57,7 @@ def make_run(
     """
     name = setting.data[data]
     dataset = find_dataset(name)
-    options, recipe = apply_settings(method, dataset.recipe, [*setting.settings, *settings])
+    options, recipe = apply_settings(method, dataset.recipe, list(settings))
     defaults = option_defaults(find_method(method))
     return Run(
         dataset=name,

@@ -82,7 +82,6 @@ class Setting:
 
     data: Mapping[str, str]  # cifar10 -> what is trained on in its place
     epochs: int | None = None  # None: each method's own
-    settings: tuple[str, ...] = ()  # key=value of the recipe
     few: bool = False  # only the ends of each series: a miniature
 
     def some(self, values: Sequence[Any]) -> list[Any]:

@@ -29,6 +29,7 @@ from fasten.ops.remember import remember
 from fasten.ranges import Count, Positive
 from fasten.ranks import total
 
+NO_WEIGHT = 1e-12  # of a batch on average: sigmoids can underflow
 META_OPTIMS: dict[str, Callable[[float], Optim]] = {
     "adam": lambda rate: Optim(rate, weight_decay=1e-4, kind="adam"),
     "sgd": lambda rate: Optim(rate, momentum=0.9, weight_decay=5e-4, nesterov=True),
@@ -95,7 +96,7 @@ class MWNet(nn.Module):
 
     def _weigh(self, losses: Tensor, weight: Tensor) -> Tensor:
         w: Tensor = self.weigher(losses)
-        return w / total(weighted_mean(w, weight)).clamp(min=1e-12) if self.normalise else w
+        return w / total(weighted_mean(w, weight)).clamp(min=NO_WEIGHT) if self.normalise else w
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from fasten.files import write_text
 from fasten.report.charts import Matrix, Series, Unit, heat_key, heat_map, line_chart
-from fasten.report.evidence import Trust, trust_of
 from fasten.report.gallery import read_gallery, shown_gallery
+from fasten.report.trust import Trust, trust_of
 from fasten.report.values import (
     Record,
     finite,
