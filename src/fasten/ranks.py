@@ -42,8 +42,13 @@ def joined() -> Iterator[None]:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=_own_part(store, number, count), rank=number, world_size=count)
         _joined = True
-        yield
-        dist.destroy_process_group()  # not after an error: the others may be gone, and it would wait for them
+        try:
+            yield
+        except BaseException:
+            if not torch.cuda.is_available():  # NCCL would wait for the others, which may be gone
+                dist.destroy_process_group()
+            raise
+        dist.destroy_process_group()
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
