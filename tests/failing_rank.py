@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 from fasten import ranks
@@ -16,8 +17,8 @@ def fail() -> None:
 
 
 if __name__ == "__main__":
+    atexit.register(check_threads)
     try:
         fail()
     except OSError as error:
         print(error, file=sys.stderr)
-    check_threads()

@@ -7,6 +7,7 @@ identity. Nobody else's process group is touched: ranks count between `joined()`
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
@@ -46,7 +47,7 @@ def joined() -> Iterator[None]:
             yield
         except BaseException:
             if not torch.cuda.is_available():  # NCCL would wait for the others, which may be gone
-                dist.destroy_process_group()
+                atexit.register(dist.destroy_process_group)  # later: torchrun may end this rank before it has said why
             raise
         dist.destroy_process_group()
     except RuntimeError as error:
