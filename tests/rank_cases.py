@@ -94,6 +94,10 @@ def main(folder: Path) -> None:
             safetensors.torch.save_file(fit.tensors(), folder / f"{ranks.rank()}-{number}.safetensors", meta)
         training.EPOCH_CHECKPOINT_SECONDS = 0.0
         training.train(DIGITS, folder / "run", Settings(device="cpu", clean_reference=False))
+    check_threads()
+
+
+def check_threads() -> None:
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc
     assert not any("gloo" in name for name in names), (
         "threads of the group that is gone may abort the process at its end"

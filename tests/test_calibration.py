@@ -88,14 +88,61 @@ def test_probabilities_that_say_nothing_are_flattened_and_not_turned_round():
     assert 0 < found.slope < 0.1
 
 
-@pytest.mark.parametrize(("n", "num_wrong"), [(0, 0), (1, 0), (1, 1), (19, 9), (500, 4), (500, 496)])
+@pytest.mark.parametrize(("n", "num_wrong"), [(0, 0), (1, 0), (1, 1), (19, 9)])
 def test_few_rows_leave_p_wrong_as_it_is_and_say_why(n, num_wrong):
     p, wrong = np.linspace(0, 1, n), np.arange(n) < num_wrong
     found = calibrate(p, wrong)
-    assert f"{n} held-back rows, {num_wrong} of them wrong" in found.uncalibrated
+    assert found.uncalibrated == f"{n} held-back rows: calibration takes 20"
     assert (found.slope, found.intercept, found.after) == (1, 0, None)
     assert (found.before.brier is None) == (n == 0)
     np.testing.assert_array_equal(found.apply(p), p)
+
+
+# Slope and intercept of the true map, of models that are far too sure of wrong labels up to one that is just right.
+MODELS = [(slope, intercept) for slope in (0.25, 0.5, 1.0) for intercept in (-2.0, -1.0, 0.0)]
+
+
+def mostly_right(rng, n, slope, intercept):
+    z = np.where(rng.random(n) < 0.1, rng.normal(3, 2, n), rng.normal(-8, 2, n))
+    true = logistic(slope * z + intercept)
+    return logistic(z), rng.random(n) < true, true
+
+
+@pytest.mark.parametrize("n", [20, 30, 70])
+def test_where_fewer_than_five_rows_are_wrong_p_wrong_is_not_too_sure(n):
+    """Over models of all kinds: of the labels that count as wrong, as many are as p_wrong says."""
+    rng = np.random.default_rng(n)
+    said = {"as the model says": [], "calibrated": []}
+    for slope, intercept in MODELS * 20:
+        held, wrong, _ = mostly_right(rng, n, slope, intercept)
+        p, _, true = mostly_right(rng, 1000, slope, intercept)
+        if wrong.sum() < 5:
+            for name, q in (("as the model says", p), ("calibrated", calibrate(held, wrong).apply(p))):
+                said[name].append([(q - true)[q > 0.5].sum(), (q > 0.5).sum(), ((q - true) ** 2).mean()])
+    assert len(said["calibrated"]) > 50
+    off = {name: np.sum(rows, 0)[0] / np.sum(rows, 0)[1] for name, rows in said.items()}
+    assert off["as the model says"] > 0.25
+    assert -0.1 < off["calibrated"] < 0.08
+    squares = {name: np.mean(rows, 0)[2] for name, rows in said.items()}
+    assert squares["calibrated"] < 0.5 * squares["as the model says"]
+
+
+@pytest.mark.parametrize(("n", "num_wrong"), [(20, 0), (60, 3), (500, 4), (500, 496)])
+def test_of_few_wrong_rows_the_map_is_that_of_platts_targets(n, num_wrong):
+    optimize = pytest.importorskip("scipy.optimize")
+    p, wrong = np.random.default_rng(n).uniform(0.01, 0.99, n), np.arange(n) < num_wrong
+    z = np.log(p / (1 - p))
+
+    def cost(at):
+        total = (at**2).sum() / 2
+        for row in range(n):
+            q = logistic(np.exp(at[0]) * z[row] + at[1])
+            target = (num_wrong + 1) / (num_wrong + 2) if wrong[row] else 1 / (n - num_wrong + 2)
+            total -= target * np.log(q) + (1 - target) * np.log(1 - q)
+        return total
+
+    found, best = calibrate(p, wrong), optimize.minimize(cost, np.zeros(2), tol=1e-10).x
+    assert (np.log(found.slope), found.intercept) == pytest.approx(tuple(best), abs=1e-4)
 
 
 def test_the_order_of_the_rows_does_not_matter():

@@ -30,6 +30,8 @@ from fasten.data.cifarn import read_cifar10n
 from fasten.data.digits import read_digits
 from fasten.data.synthetic import make_blobs
 from fasten.datasets import DATASETS, Dataset
+from fasten.machine import choose_machine
+from fasten.nets import fused_norm
 from fasten.records import read_record
 
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
@@ -259,6 +261,15 @@ def test_a_device_that_is_not_there_is_refused(folder, finished, capsys, command
 )
 def test_other_commands_refuse_too(folder, capsys, command, words):
     refuse(command, capsys, *words)
+
+
+@pytest.mark.parametrize("name", ["fused", "overlapped", "compiled"])
+def test_a_gpu_without_triton_has_plain_kernels_only(monkeypatch, capsys, name):
+    monkeypatch.setattr(fused_norm, "AVAILABLE", False)
+    for question, answer in {"is_available": True, "device_count": 1, "current_device": 0}.items():
+        monkeypatch.setattr(torch.cuda, question, lambda answer=answer: answer)
+    assert choose_machine("cuda").kernels == "plain"
+    refuse(f"bench --device cuda --kernels {name}", capsys, f"--kernels {name} needs Triton", "`pip install triton`")
 
 
 # Files: data sets that are missing, damaged or wrong.

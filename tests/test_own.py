@@ -209,6 +209,16 @@ def test_verdicts_may_come_in_a_list_beside_a_table_or_arrays(tmp_path):
     assert rows.verified[7] == str(given[7])
 
 
+def test_a_list_may_name_a_class_that_no_row_of_a_table_is_given(tmp_path):
+    (tmp_path / "items.csv").write_text("a,label,verified_label\n1,NA,\n2,dog,dog\n3,cat,eel\n4,dog,\n")
+    (tmp_path / "checked.csv").write_text("id,label\n0,fox\n")
+    rows = read_rows(str(tmp_path / "items.csv"), Own(verified=str(tmp_path / "checked.csv")))
+    assert rows.class_names == ("NA", "cat", "dog", "eel", "fox")
+    assert rows.verified_codes().tolist() == [4, 2, 3, -1]
+    assert len(rows.notes) == len(set(rows.notes)) == 2
+    assert any("no row is given the label 'eel'" in note for note in rows.notes)
+
+
 def test_a_list_says_how_a_row_was_picked_and_else_the_table_does(tmp_path):
     table = "id,a,label,verified_label,picked\nr0,1,cat,dog,chosen\nr1,2,dog,dog,chosen\nr2,3,cat,,\n"
     (tmp_path / "items.csv").write_text(table)

@@ -40,16 +40,19 @@ PATHS = {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]), "
 def trained(tmp_path_factory) -> Path:
     """All cases, trained on two ranks at once."""
     folder = tmp_path_factory.mktemp("ranks")
+    for process, said in on_two_ranks("rank_cases.py", str(folder)):
+        assert process.returncode == 0, said
+    return folder
+
+
+def on_two_ranks(script: str, *arguments: str) -> list[tuple[subprocess.Popen, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     world = {**os.environ, **PATHS, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, str(HERE / "rank_cases.py"), str(folder)]
+    command = [sys.executable, str(HERE / script), *arguments]
     both = [subprocess.Popen(command, env={**world, "RANK": rank}, stderr=subprocess.PIPE) for rank in "01"]
-    for process in both:
-        _, said = process.communicate(timeout=240)
-        assert process.returncode == 0, said.decode()
-    return folder
+    return [(process, process.communicate(timeout=240)[1].decode()) for process in both]
 
 
 def read(folder: Path, rank: int, case: str):
@@ -213,6 +216,14 @@ def test_a_rank_that_is_killed_twice_changes_nothing(trained, tmp_path):
     for part in ("run", "data", "evaluation", "notes"):
         assert hard[part] == calm[part]
     assert events(tmp_path / "run") == ["epoch"] * 3 + ["finished"]
+
+
+def test_after_an_error_in_one_rank_both_end_with_their_sentence():
+    """Threads of the group would abort the process at its end, now and then."""
+    (first, lost), (second, failed) = on_two_ranks("failing_rank.py")
+    assert lost.startswith("rank 0 has lost the others")
+    assert (len(lost.splitlines()), failed) == (1, "the disk is full\n")
+    assert (first.returncode, second.returncode) == (0, 0), lost
 
 
 def test_ranks_that_are_told_to_stop_do_so_together_and_leave_a_checkpoint(tmp_path):

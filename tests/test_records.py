@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from example_record import example_record
 from fasten import records
 from fasten.contract import Recipe
 from fasten.records import Log, Run, environment, read_record, write_record
+from fasten.report import render
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 recipes = st.builds(
@@ -74,6 +76,55 @@ def test_a_row_of_a_matrix_stands_in_a_line_and_texts_are_left_alone(tmp_path):
     text = (tmp_path / "record.json").read_text()
     assert json.loads(text) == record
     assert "  [ 0.25, -1e-05 ],\n" in text
+
+
+def with_classes(number: int):
+    """A record of a run with so many classes, every number with all its digits."""
+    T = np.random.default_rng(0).dirichlet(np.ones(number), number)
+    record, matrices = example_record(), {"given": T.tolist(), "true": None, "estimated": T.T.tolist()}
+    record["evaluation"]["transition"] |= matrices
+    record["evaluation"]["evidence"] = {"transition": {"counts": np.eye(number, dtype=int).tolist(), "n": number}}
+    return record
+
+
+def test_matrices_of_many_classes_stand_beside_the_record_and_are_read_back_exactly(tmp_path):
+    many = with_classes(300)
+    write_record(tmp_path, many)
+    assert (tmp_path / "record.json").stat().st_size < 30_000
+    assert (tmp_path / "matrices.npz").stat().st_size < 2_000_000  # as text 4 million
+    for place in (tmp_path, tmp_path / "record.json"):
+        found = read_record(place)
+        assert found == many
+        assert type(found["evaluation"]["evidence"]["transition"]["counts"][0][0]) is int
+    plain = json.loads((tmp_path / "record.json").read_text())
+    assert plain["evaluation"]["transition"]["given"] == "matrices.npz"
+    assert plain["evaluation"]["transition"]["true"] is None
+
+
+def test_a_record_that_holds_all_its_matrices_is_read_as_before(tmp_path):
+    many = with_classes(120)
+    (tmp_path / "record.json").write_text(json.dumps(many))
+    assert read_record(tmp_path) == many
+
+
+def test_matrices_of_few_classes_stay_in_the_record(tmp_path):
+    write_record(tmp_path, with_classes(100))
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+    assert json.loads((tmp_path / "record.json").read_text()) == with_classes(100)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"PK\x03\x04 no more"])
+def test_without_its_matrices_a_record_is_read_and_they_are_not_known(tmp_path, damage):
+    many = with_classes(101)
+    write_record(tmp_path, many)
+    (tmp_path / "matrices.npz").unlink()
+    if damage is not None:
+        (tmp_path / "matrices.npz").write_bytes(damage)
+    found = read_record(tmp_path)
+    assert found["evaluation"]["transition"]["given"] is None
+    assert found["evaluation"]["evidence"]["transition"] == {"counts": None, "n": 101}
+    assert found["result"] == many["result"]
+    render(found)
 
 
 def test_a_number_that_json_does_not_have_leaves_the_old_record(tmp_path):

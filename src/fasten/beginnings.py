@@ -18,13 +18,13 @@ from fasten.data.task import Task
 from fasten.files import alone_in
 from fasten.machine import Machine
 from fasten.nets import Heads
-from fasten.records import SCHEMA, Record, Run, environment, read_record, write_record
+from fasten.records import MATRICES, SCHEMA, Record, Run, environment, read_record, write_record
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
-    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint"),
+    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint", MATRICES),
 )
 
 

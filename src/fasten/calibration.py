@@ -9,9 +9,8 @@ from fasten.metrics import Floats
 
 Bools = NDArray[np.bool_]
 
-# Fewer rows than these say less than the prior does.
-MIN_HELD = 20
-MIN_EACH = 5  # wrong and right ones
+MIN_HELD = 20  # fewer rows say less than the prior does
+MIN_EACH = 5  # wrong and right ones that are taken at their word; of fewer, see `_targets`
 FOLDS = 10
 BINS = 10
 PRIOR_SD = 1.0  # of log slope and intercept: a factor e in either is no surprise
@@ -58,24 +57,38 @@ def calibrate(p_wrong: Floats, wrong: Bools) -> Calibration:
     >>> found.apply(np.array([0.001, 0.999])).round(2).tolist()
     [0.01, 0.53]
     >>> calibrate(np.ones(3), np.ones(3, bool)).uncalibrated
-    '3 held-back rows, 3 of them wrong: calibration takes 20 rows, 5 of them wrong and 5 right'
+    '3 held-back rows: calibration takes 20'
     """
     n, num_wrong, before = len(wrong), int(wrong.sum()), reliability(p_wrong, wrong)
-    if n < MIN_HELD or min(num_wrong, n - num_wrong) < MIN_EACH:
-        needed = f"calibration takes {MIN_HELD} rows, {MIN_EACH} of them wrong and {MIN_EACH} right"
-        why = f"{n} held-back rows, {num_wrong} of them wrong: {needed}"
-        return Calibration(n, num_wrong, before, uncalibrated=why)
+    if n < MIN_HELD:
+        return Calibration(n, num_wrong, before, uncalibrated=f"{n} held-back rows: calibration takes {MIN_HELD}")
     after = reliability(calibrated_unseen(p_wrong, wrong), wrong)
-    return Calibration(n, num_wrong, before, after, *_fit(_log_odds(p_wrong), wrong))
+    return Calibration(n, num_wrong, before, after, *_fit(_log_odds(p_wrong), _targets(wrong)))
 
 
 def calibrated_unseen(p_wrong: Floats, wrong: Bools) -> Floats:
     """Each row's probability by a map that was fitted to other rows: what is measured with it is not too good."""
     z, unseen, fold = _log_odds(p_wrong), np.empty(len(wrong)), np.empty(len(wrong), np.int64)
     fold[np.lexsort((z, wrong))] = np.arange(len(wrong)) % FOLDS  # each fold has its share of all kinds of rows
+    targets = _targets(wrong)
     for f in range(FOLDS):
-        unseen[fold == f] = _mapped(z[fold == f], *_fit(z[fold != f], wrong[fold != f]))
+        unseen[fold == f] = _mapped(z[fold == f], *_fit(z[fold != f], targets[fold != f]))
     return unseen
+
+
+def _targets(wrong: Bools) -> NDArray[np.float64]:
+    """What the map is fitted to: 1 for wrong rows and 0 for right ones; Platt's values (1999) where either are few.
+
+    Four wrong rows do not show that rows which look like them are always wrong. By the rule of succession a wrong row
+    counts (k + 1) / (k + 2), and a right one 1 / (n − k + 2).
+
+    >>> _targets(np.arange(38) < 2).round(3)[[0, -1]].tolist(), _targets(np.arange(38) < 5)[[0, -1]].tolist()
+    ([0.75, 0.026], [1.0, 0.0])
+    """
+    k, n = int(wrong.sum()), len(wrong)
+    if min(k, n - k) >= MIN_EACH:
+        return wrong.astype(np.float64)
+    return np.where(wrong, (k + 1) / (k + 2), 1 / (n - k + 2))
 
 
 def reliability(p: Floats, happened: Bools) -> Reliability:
@@ -104,18 +117,18 @@ def _mapped(z: NDArray[np.float64], slope: float, intercept: float) -> NDArray[n
     return np.asarray((1 + np.tanh((slope * z + intercept) / 2)) / 2)  # the logistic function, without overflow
 
 
-def _fit(z: NDArray[np.float64], wrong: Bools) -> tuple[float, float]:
+def _fit(z: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[float, float]:
     """Slope and intercept of the greatest posterior probability, by Newton's steps; the log of the slope is normal."""
     at = np.zeros(2)
 
     def cost(at: NDArray[np.float64]) -> float:
         line = np.exp(at[0]) * z + at[1]
-        return float((np.logaddexp(0, line) - wrong * line).sum() + (at**2).sum() / (2 * PRIOR_SD**2))
+        return float((np.logaddexp(0, line) - targets * line).sum() + (at**2).sum() / (2 * PRIOR_SD**2))
 
     for _ in range(100):
         p = _mapped(z, float(np.exp(at[0])), float(at[1]))
         slopes = np.stack([np.exp(at[0]) * z, np.ones_like(z)])
-        gradient = slopes @ (p - wrong) + at / PRIOR_SD**2
+        gradient = slopes @ (p - targets) + at / PRIOR_SD**2
         step = np.linalg.solve((slopes * p * (1 - p)) @ slopes.T + np.eye(2) / PRIOR_SD**2, gradient)
         while cost(at - step) > cost(at) and np.abs(step).max() > 1e-12:
             step /= 2

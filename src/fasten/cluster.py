@@ -19,7 +19,7 @@ from typing import Any
 
 from fasten.datasets import Place
 from fasten.files import write_bytes
-from fasten.records import SHARED_GPU
+from fasten.records import MATRICES, SHARED_GPU
 from fasten.sentences import sentence
 from fasten.signals import stopped_by_signals
 from fasten.training import Settings
@@ -186,5 +186,5 @@ def _own_folder(mark: Path) -> Path:
 
 def _sent_back(folder: Path) -> dict[str, Any]:
     found = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    small = [path for path in found if path.name == "record.json" or path.stat().st_size <= SMALL]
+    small = [path for path in found if path.name in ("record.json", MATRICES) or path.stat().st_size <= SMALL]
     return {"files": {p.name: p.read_bytes() for p in small}, "left": [p.name for p in found if p not in small]}

@@ -74,7 +74,7 @@ def choose_machine(device: str | None = None, *, deterministic: bool = False) ->
     if chosen.type != "cuda":
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
-    kernels: Kernels = "overlapped" if fused_norm.AVAILABLE else "compiled"
+    kernels: Kernels = "overlapped" if fused_norm.AVAILABLE else "plain"  # torch.compile needs Triton too
     return Machine(numbered, "bf16", capture=world() == 1, kernels=kernels, deterministic=deterministic)
 
 

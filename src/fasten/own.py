@@ -18,7 +18,7 @@ from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, shape_of
 from fasten.data.noise import corrupt, parse_noise
-from fasten.data.rows import Rows, add_verdicts
+from fasten.data.rows import Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
 from fasten.data.task import Known, Task
@@ -140,7 +140,8 @@ def read_rows(
     else:
         _check_one_file(path, own)
         rows = _read_file(place, how, class_names, feature_names, labelled)
-        rows = rows if own.verified is None or not labelled else _with_verdicts(rows, Path(own.verified), place)
+        if own.verified is not None and labelled:
+            rows = _with_verdicts(rows, Path(own.verified), place, class_names)
         if own.size is not None and not isinstance(rows.x, ImageFiles):
             raise ValueError(f"{FLAGS['size']} is for image files, and {path} names none; leave it out")
     if shape is not None:
@@ -183,11 +184,11 @@ def _read_file(
     raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
 
 
-def _with_verdicts(rows: Rows, verified: Path, path: Path) -> Rows:
+def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence[str] | None) -> Rows:
     folder = path if path.is_dir() else path.parent
-    verdicts = read_verdicts(verified, folder, rows.columns, rows.class_names)
+    verdicts = read_verdicts(verified, folder, rows.columns, class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
-    return replace(rows, verified=columns.verified, picked=columns.picked)
+    return make_rows(rows.name, columns, rows.x, class_names, rows.notes, rows.feature_names)
 
 
 def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ identity. Nobody else's process group is touched: ranks count between `joined()`
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
@@ -42,8 +43,13 @@ def joined() -> Iterator[None]:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=_own_part(store, number, count), rank=number, world_size=count)
         _joined = True
-        yield
-        dist.destroy_process_group()  # not after an error: the others may be gone, and it would wait for them
+        try:
+            yield
+        except BaseException:
+            if not torch.cuda.is_available():  # NCCL would wait for the others, which may be gone
+                atexit.register(dist.destroy_process_group)  # later: torchrun may end this rank before it has said why
+            raise
+        dist.destroy_process_group()
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise

@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fasten.constants import VERSION
 from fasten.contract import Recipe
-from fasten.files import write_text
+from fasten.files import replaced, write_text
 
 SCHEMA = 1
+MATRICES = "matrices.npz"  # beside the record, of a run with many classes: its matrices, each under its place there
+LARGE = 100  # rows of a matrix that still stands in the record itself
 
 # A list of numbers as `json.dumps` breaks it into lines; no text of JSON holds a line's end.
 NUMBERS = re.compile(r"\[\n[-+.0-9eE,\s]+\]")
@@ -130,9 +133,44 @@ def _commit() -> str | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """`record.json` in a run's folder, whole or not at all; the numbers of a list stand in one line."""
+    """`record.json` in a run's folder, whole or not at all; the numbers of a list stand in one line.
+
+    Large matrices go to a file of their own, before the record, which names it in their place.
+    """
+    matrices: dict[str, NDArray[Any]] = {}
+    record = {key: _without_matrices(part, key, matrices) for key, part in record.items()}
+    if matrices:
+        with replaced(folder / MATRICES) as file:
+            np.savez_compressed(file, **matrices)  # type: ignore[arg-type]  # they are no other argument
     text = json.dumps(record, indent=1, allow_nan=False)
     write_text(folder / "record.json", NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
+
+
+def _without_matrices(values: Any, place: str, matrices: dict[str, NDArray[Any]]) -> Any:
+    if isinstance(values, dict):
+        return {key: _without_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
+    if not isinstance(values, list) or len(values) <= LARGE or not isinstance(values[0], list):
+        return values
+    matrices[place] = np.array(values)
+    assert np.isfinite(matrices[place]).all(), place  # as of the numbers in JSON
+    return MATRICES
+
+
+def _with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]]) -> Any:
+    """The same as before; null where the file of the matrices is lost or damaged, since nothing else hangs on it."""
+    if isinstance(values, dict):
+        return {key: _with_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
+    if values != MATRICES:
+        return values
+    return matrices[place].tolist() if place in matrices else None
+
+
+def _matrices(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with open(path, "rb") as file:
+            return dict(np.load(file, allow_pickle=False))
+    except Exception:  # a damaged file fails in many ways
+        return {}
 
 
 def _cure(folder: Path) -> str:
@@ -158,6 +196,7 @@ def read_record(folder: Path) -> Record:
     lacking = [n for n in PARTS if n not in record or (record[n] is None and n not in ("evaluation", "result"))]
     if lacking:
         raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
+    record["evaluation"] = _with_matrices(record["evaluation"], "evaluation", _matrices(path.with_name(MATRICES)))
     unlike = (
         (at, form) for form, keys in FORMS.items() for key in keys for at in _unlike(record, key.split("."), form)
     )

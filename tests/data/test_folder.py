@@ -13,6 +13,7 @@ from PIL import Image
 from fasten.data.decoding import Decoding
 from fasten.data.folder import read_folder
 from fasten.data.rows import Rows
+from fasten.data.table import read_table
 
 
 def draw(root: Path, *names: str, first: int = 0) -> None:
@@ -113,11 +114,12 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("cat/9.png\n", r"verified.csv, line 1: there is no image 'cat/9.png' .* did you mean 'cat/\d.png'"),
         ("1.png\n", "there is no image '1.png' .* did you mean 'cat/1.png' or 'dog/1.png'"),
         ("\ncat/1.png\nbird/1.png,cat", "line 3: there is no image 'bird/1.png' .* did you mean 'cat/1.png'"),
-        ("cat/1.png,dgo\n", "verified.csv, line 1: unknown label 'dgo'; did you mean 'dog'"),
-        ("cat/1.png,Dog\n", "unknown label 'Dog'; did you mean 'dog'"),
+        ("cat/1.png,Dog\n", "pets: the labels 'Dog' and 'dog' differ only in how they are written; write them alike"),
+        ("cat/1.png,-1\n", "'cat/1.png' is verified as '-1', and no row is given that label; leave it blank"),
+        ("cat/1.png,0\ndog/1.png,1\n", "pets: rows are verified as '0', '1', …, and no row is given any of these"),
         ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
-        ("cat/1.png,DOG \n", "unknown label 'DOG'; did you mean 'dog'"),
+        ("cat/1.png,DOG \n", "the labels 'DOG' and 'dog' differ only in how they are written"),
         ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path as in cat/1.jpg"),
         (" \n\n", "verified.csv is empty; name in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
@@ -214,11 +216,30 @@ def test_a_test_image_that_also_stands_in_training_is_refused(pets):
 
 
 @pytest.mark.parametrize("name", ["Dog", "dogs"])
-@pytest.mark.parametrize("part", ["clean", "test"])
-def test_a_class_that_the_noisy_images_lack_is_refused(pets, part, name):
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_class_that_only_images_to_measure_by_have_is_refused(pets, part, name):
     draw(pets.parent / "more", f"{name}/1.png", first=50)
     with pytest.raises(ValueError, match=f"pets, {part} images: unknown label '{name}'; did you mean 'dog'"):
         read_folder(pets, **{part: pets.parent / "more"})
+
+
+def test_a_class_that_images_are_only_verified_as_is_taken_with_a_note(pets):
+    """As rows of a table are."""
+    draw(pets.parent / "clean", "fox/1.png", "cat/9.png", first=50)
+    by_list = listed(pets, "cat/1.png,fox\ncat/2.png,cat\n")
+    by_folder = read_folder(pets, clean=pets.parent / "clean")
+    (pets / "pets.csv").write_text("path,label,verified_label\ncat/1.png,cat,fox\ncat/2.png,cat,\ndog/1.png,dog,cat\n")
+    by_table = read_table(pets / "pets.csv")
+    for rows, first in ((by_list, "cat/1.png"), (by_folder, "clean/fox/1.png"), (by_table, "cat/1.png")):
+        assert rows.class_names == ("cat", "dog", "fox")
+        assert f"{rows.name}: no row is given the label 'fox', but {first!r} is verified as it; is it" in rows.notes[0]
+    draw(pets.parent / "test", "fox/1.png", first=60)
+    assert read_folder(pets, clean=pets.parent / "clean", test=pets.parent / "test").judged_codes()[-1] == 2
+
+
+def test_a_trained_model_takes_no_verdict_of_a_class_that_it_does_not_know(pets):
+    with pytest.raises(ValueError, match=r"verified.csv, line 2: unknown label 'fox'; known: cat, dog"):
+        listed(pets, "cat/1.png\ncat/2.png,fox\n", class_names=["cat", "dog"])
 
 
 def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
@@ -89,15 +91,13 @@ def list_folder(
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
         _check_filled(folders, images)
-        classes = classes_of(name, [image.label for image in images["train"] if image.label is not None])
     else:
-        classes = tuple(class_names)
-        images = {role: _known(found, classes, ignored) for role, found in images.items()}
-    for role, found in images.items():
-        check_classes(f"{name}, {role} images", classes, {image.label for image in found if image.label is not None})
+        images = {role: _known(found, class_names, ignored) for role, found in images.items()}
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
-        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, classes))
+        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
+    if class_names is None:
+        _check_measured(name, columns)
     notes = [f"{name}: not used: {what} ({count:,})" for what, count in sorted(ignored.items())]
     return Listing(name, columns, [image.path for image in kept], notes)
 
@@ -203,6 +203,14 @@ def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_
             )
 
 
+def _check_measured(name: str, columns: Columns) -> None:
+    """Validation and test images are of classes that others are of, by their folder or by a verdict."""
+    parts = np.array([part if part in ("valid", "test") else "train" for part in columns.split])
+    classes = classes_of(name, columns.take(np.flatnonzero(parts == "train")).labels())
+    for part in ("valid", "test"):
+        check_classes(f"{name}, {part} images", classes, columns.take(np.flatnonzero(parts == part)).labels())
+
+
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
     """All rows, noisy ones first, and what their folders say of them."""
     noisy, clean = images["train"], images.get("clean", [])
@@ -240,14 +248,17 @@ def _check_clean(name: str, clean: Sequence[_Image]) -> None:
 
 
 def read_verdicts(
-    path: Path, root: Path, columns: Columns, classes: Sequence[str]
+    path: Path, root: Path, columns: Columns, class_names: Sequence[str] | None
 ) -> Iterator[tuple[int, str, Picked]]:
-    """(row, label, how it was picked) for each line of a list; at random where neither it nor the columns say how."""
+    """(row, label, how it was picked) for each line of a list; at random where neither it nor the columns say how.
+
+    With `class_names`, those of a trained model, no other label may come.
+    """
     if path.is_dir():
         raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
-    finder = _Finder(root, columns)
+    finder, known = _Finder(root, columns), columns.labels() if class_names is None else class_names
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
@@ -257,11 +268,12 @@ def read_verdicts(
         cells = header.cells(line) if header else finder.cells(line)
         row = finder.row(cells[0], where)
         label = cells[1].strip() or columns.given[row]
-        if label is not None and label not in classes:
+        if label is not None and label not in known:
             label = unescaped(label)
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
-        check_classes(where, classes, [label])
+        if class_names is not None:
+            check_classes(where, class_names, [label])
         yield row, label, picked_of(cells[2], where) or columns.picked[row] or "random"
 
 

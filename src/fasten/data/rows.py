@@ -186,7 +186,8 @@ def make_rows(
     if isinstance(x, np.ndarray) and x.ndim == 2:
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)
-    return Rows(name, x=x, class_names=names, notes=tuple(notes), feature_names=tuple(feature_names), **known)
+    said = tuple(dict.fromkeys(notes))  # where a list adds verdicts to rows, each once
+    return Rows(name, x=x, class_names=names, notes=said, feature_names=tuple(feature_names), **known)
 
 
 def make_image_rows(
