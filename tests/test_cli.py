@@ -782,6 +782,7 @@ def test_help_fits_a_terminal_and_shows_an_example(capsys, monkeypatch, command)
     assert max(map(len, text.splitlines())) <= 80
     assert f"  fasten {command}" in text or "Begin with: fasten train" in text
     assert "..." not in text.replace("[ARGS]...", "").replace("[NAME]...", "")
+    assert not set("{}<>") & set(text)  # an argument is called DATA, not {DATA} or DATA <str>
 
 
 def test_no_command_shows_the_help(capsys):

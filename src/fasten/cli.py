@@ -17,6 +17,7 @@ from fasten.arguments import (
     CheckpointEvery,
     Clean,
     CleanFolder,
+    Command,
     Data,
     Device,
     Download,
@@ -249,6 +250,8 @@ for command in (
     about.bench,
 ):
     app.command()(command)
+for registered in app.registered_commands:
+    registered.cls = Command
 
 # Both copies of click that typer may come with have this ancestor of every usage error.
 _ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
