@@ -441,7 +441,7 @@ def test_data_of_another_kind_are_refused(copy, capsys, monkeypatch):
     known_as("colours", replace(make_blobs(10, 40), class_names=names))
     refuse("evaluate run three", capsys, "10 classes", "has 3")
     refuse("evaluate run ten", capsys, "class '0'", "'blob 0'")
-    refuse("evaluate run colours", capsys, "trained on digits", "3×8×8")
+    refuse("evaluate run colours", capsys, "trained on digits", "8×8 pixels in colour")
     refuse("evaluate run digit", capsys, "unknown data set 'digit'")
 
 

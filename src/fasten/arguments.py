@@ -171,7 +171,10 @@ MinPrecision = Annotated[
         "without it.",
     ),
 ]
-Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe (`fasten methods` lists them); may be repeated.")]
+Set = Annotated[
+    list[str] | None,
+    text("--set", "KEY=VALUE", "An option of the method or the recipe (`fasten methods` lists them); may be repeated."),
+]
 SetOfSeveral = Annotated[
     list[str] | None,
     text("--set", "KEY=VALUE", "A field of the recipe, or METHOD.KEY=VALUE for one method; may be repeated."),

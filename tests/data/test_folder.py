@@ -113,11 +113,12 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("cat/9.png\n", r"verified.csv, line 1: there is no image 'cat/9.png' .* did you mean 'cat/\d.png'"),
         ("1.png\n", "there is no image '1.png' .* did you mean 'cat/1.png' or 'dog/1.png'"),
         ("\ncat/1.png\nbird/1.png,cat", "line 3: there is no image 'bird/1.png' .* did you mean 'cat/1.png'"),
-        ("cat/1.png,dgo\n", "verified.csv, line 1: unknown label 'dgo'; did you mean 'dog'"),
-        ("cat/1.png,Dog\n", "unknown label 'Dog'; did you mean 'dog'"),
+        ("cat/1.png,dgo\n", "verified.csv, line 1: unknown label 'dgo', which no row is given; did you mean 'dog'"),
+        ("cat/1.png,Dog\n", "unknown label 'Dog', which no row is given; did you mean 'dog'"),
         ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
-        ("cat/1.png,DOG \n", "unknown label 'DOG'; did you mean 'dog'"),
+        ("cat/1.png,DOG \n", "unknown label 'DOG', which no row is given; did you mean 'dog'"),
+        ("cat/1.png,fox\n", "unknown label 'fox', which no row is given; known: cat, dog"),
         ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path as in cat/1.jpg"),
         (" \n\n", "verified.csv is empty; name in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
@@ -298,8 +299,10 @@ def test_unreadable_images_are_left_out_with_their_verdicts(pets):
     assert rows.ids == ("cat/1.png", "dog/1.png", "dog/puppies/small/3.png")
     assert rows.verified == ("cat", None, None)
     assert "1 image that cannot be read is left out: cat/2.png (not an image of a known format)" in rows.notes[0]
-    with pytest.raises(ValueError, match=r"more than 0 of the 4 images cannot be read: cat/2.png"):
+    with pytest.raises(ValueError, match=r"some of the 4 images cannot be read: cat/2.png"):
         read_folder(pets, how=Decoding(max_bad=0))
+    (pets / "dog" / "1.png").write_bytes(b"broken")
+    assert "2 images that cannot be read are left out: cat/2.png, dog/1.png (not an image" in read_folder(pets).notes[0]
 
 
 def test_a_trained_model_takes_images_without_labels(pets):

@@ -160,7 +160,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
         (",path,label\n0,1.png,cat\n", "must name the columns, and gives none to column 1; call it 'id', or write"),
         ("path,label\n1.png,cat\n,dog\n", "row 1 has no path; name its image"),
-        ("path,label\n1.png,cat\n2.png,\n", r"1 of the rows have no label, first '2.png' \(row 1\)"),
+        ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lack a label, first '2.png' \(row 1\)"),
         ("path,label\n1.png,cat\n2.png,Cat \n", "the labels 'Cat ' and 'cat' differ only in how they are written"),
         ("path,label\n1.png,cat\n2.png,cat\n", "pets.csv has only the label 'cat'"),
         (

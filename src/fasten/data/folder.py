@@ -20,6 +20,7 @@ from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
+from fasten.suggest import nearest
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
@@ -261,7 +262,8 @@ def read_verdicts(
             label = unescaped(label)
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
-        check_classes(where, classes, [label])
+        if label not in classes:
+            raise ValueError(f"{where}: unknown label {label!r}, which no row is given; {nearest(label, classes)}")
         yield row, label, picked_of(cells[2], where) or columns.picked[row] or "random"
 
 
