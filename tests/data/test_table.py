@@ -188,7 +188,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,label\nno.png,cat\n2.png,dog\n", "no image of the class 'cat' can be read"),
         (
             "x,label\n1,cat\nhigh,dog\n",
-            "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1., or take",
+            "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1, texts",
         ),
         (
             "image_path,label\n1.png,cat\n",

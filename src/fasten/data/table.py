@@ -251,7 +251,7 @@ def _perhaps(name: str) -> str:
     rename = (
         f"; did you mean {close[0]!r} by {name!r}? rename it"
         if close
-        else "; write numbers (categories as columns of 0 and 1)"
+        else "; write numbers (categories as columns of 0 and 1, texts as embeddings)"
     )
     return f"{rename}, or take the column out: all but {', '.join(KNOWN)} are features"
 
