@@ -36,7 +36,7 @@ ARGS = "--device cpu --epochs 2 --set batch_size=400"
 FILES = ["gallery.json", "labels.csv", "log.jsonl", "model.safetensors", "probabilities.npy"]
 FILES += ["record.json", "report.html", "tables.safetensors", "transition.csv"]
 COMMANDS = ["train", "resume", "evaluate", "predict", "export", "report", "methods", "datasets", "bench", "compare"]
-COMMANDS += ["reproduce"]
+COMMANDS += ["reproduce", "audit"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -825,10 +825,14 @@ HEAVY = {"torch", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib"
         ("trian", set()),
         ("train --ot x", set()),
         ("methods", {"torch", "numpy", "jinja2"}),
+        ("datasets", HEAVY - {"torch", "sklearn", "scipy", "matplotlib"}),
+        ("report RUN --out RUN.html", {"numpy", "jinja2"}),
+        ("audit RUN", HEAVY - {"torch", "sklearn", "scipy", "matplotlib"}),
     ],
 )
-def test_nothing_heavy_is_imported_where_it_is_not_needed(line, needed):
-    code = f"import sys; from fasten.cli import main; main({line.split()!r}); print(*{HEAVY!r} & set(sys.modules))"
+def test_nothing_heavy_is_imported_where_it_is_not_needed(finished, line, needed):
+    words = [word.replace("RUN", str(finished)) for word in line.split()]
+    code = f"import sys; from fasten.cli import main; main({words!r}); print(*{HEAVY!r} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert set(found.stdout.splitlines()[-1].split()) <= needed

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fasten.constants import VERSION
 from fasten.contract import Recipe
@@ -100,6 +99,8 @@ class Run:
 
 def environment() -> dict[str, Any]:
     """The versions that a number depends on."""
+    import torch
+
     return {
         "fasten": VERSION,
         "python": platform.python_version(),
