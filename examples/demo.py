@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fasten.beginnings import FILES
 from fasten.datasets import DATASETS
+from fasten.folders import FILES
 from fasten.records import Run
 from fasten.training import Settings, train
 

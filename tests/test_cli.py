@@ -38,7 +38,7 @@ ARGS = "--device cpu --epochs 2 --set batch_size=400"
 FILES = ["gallery.json", "labels.csv", "log.jsonl", "model.safetensors", "probabilities.npy"]
 FILES += ["record.json", "report.html", "tables.safetensors", "transition.csv"]
 COMMANDS = ["train", "resume", "evaluate", "predict", "export", "report", "methods", "datasets", "bench", "compare"]
-COMMANDS += ["reproduce"]
+COMMANDS += ["reproduce", "audit"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -454,7 +454,7 @@ def test_data_of_another_kind_are_refused(copy, capsys, monkeypatch):
     known_as("colours", replace(make_blobs(10, 40), class_names=names))
     refuse("evaluate run three", capsys, "10 classes", "has 3")
     refuse("evaluate run ten", capsys, "class '0'", "'blob 0'")
-    refuse("evaluate run colours", capsys, "trained on digits", "3×8×8")
+    refuse("evaluate run colours", capsys, "trained on digits", "8×8 pixels in colour")
     refuse("evaluate run digit", capsys, "unknown data set 'digit'")
 
 
@@ -795,6 +795,7 @@ def test_help_fits_a_terminal_and_shows_an_example(capsys, monkeypatch, command)
     assert max(map(len, text.splitlines())) <= 80
     assert f"  fasten {command}" in text or "Begin with: fasten train" in text
     assert "..." not in text.replace("[ARGS]...", "").replace("[NAME]...", "")
+    assert not set("{}<>") & set(text)  # an argument is called DATA, not {DATA} or DATA <str>
 
 
 def test_no_command_shows_the_help(capsys):
@@ -837,10 +838,14 @@ HEAVY = {"torch", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib"
         ("trian", set()),
         ("train --ot x", set()),
         ("methods", {"torch", "numpy", "jinja2"}),
+        ("datasets", HEAVY - {"torch", "sklearn", "scipy", "matplotlib"}),
+        ("report RUN --out RUN.html", {"numpy", "jinja2"}),
+        ("audit RUN", HEAVY - {"torch", "sklearn", "scipy", "matplotlib"}),
     ],
 )
-def test_nothing_heavy_is_imported_where_it_is_not_needed(line, needed):
-    code = f"import sys; from fasten.cli import main; main({line.split()!r}); print(*{HEAVY!r} & set(sys.modules))"
+def test_nothing_heavy_is_imported_where_it_is_not_needed(finished, line, needed):
+    words = [word.replace("RUN", str(finished)) for word in line.split()]
+    code = f"import sys; from fasten.cli import main; main({words!r}); print(*{HEAVY!r} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert set(found.stdout.splitlines()[-1].split()) <= needed

@@ -532,6 +532,8 @@ def test_without_test_rows_the_validation_rows_count_and_it_is_said():
     assert (summary["accuracy"], summary["methods"][0]["mean"]) == ("valid", 0.75)
     assert "| validation accuracy |" in markdown(summary)
     assert "there are no test rows: the accuracy is of 7 validation rows" in markdown(summary)
+    sentence = "Note: there are no test rows: the accuracy is of 7 validation rows, which also chose the epoch."
+    assert sentence in Page(render(summary)).text
 
 
 def test_without_any_accuracy_there_is_a_table_all_the_same():

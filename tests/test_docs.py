@@ -17,10 +17,15 @@ from own_data import make_blobs, write_digits, write_table
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """What a page has in this language, block by block."""
+    pattern = rf"^```{language}\n(.*?)^```"
+    return re.findall(pattern, (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
 def commands(page: str) -> list[str]:
     """The lines of its shell blocks."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [line for block in blocks for line in block.splitlines() if line]
+    return [line for block in blocks(page, "sh") for line in block.splitlines() if line]
 
 
 def prepare_images(here: Path) -> None:
@@ -39,13 +44,27 @@ def prepare_table(here: Path) -> None:
     (here / "test-items.csv").write_text("\n".join(",".join(row[1:8]) for row in [rows[0], *rows[-60:]]))
     x, given, truth = make_blobs(300)
     np.savez(here / "embeddings.npz", x=x, labels=given, verified=np.where(np.arange(300) < 90, truth, -1))
+    write_texts(here / "texts.csv")
+    for code in blocks("my-table.md", "python"):
+        exec(code, {})
+
+
+def write_texts(path: Path) -> None:
+    """Some hundred words of three kinds; of every three labels one is wrong, and a third of the rows is checked."""
+    rng, names = np.random.default_rng(0), ["sport", "music", "food"]
+    lines = ["text,label,verified_label"]
+    for row in range(300):
+        words = " ".join(f"{names[row % 3]}{word}" for word in rng.integers(40, size=9))
+        given = names[(row + (row % 9 < 3)) % 3]
+        lines.append(f"{words},{given},{names[row % 3] if rng.random() < 1 / 3 else ''}")
+    path.write_text("\n".join(lines))
 
 
 @pytest.mark.parametrize(
     ("page", "prepare", "written"),
     [
         ("my-images.md", prepare_images, ["photos-repaired", "predictions.csv", "runs/two-folders/report.html"]),
-        ("my-table.md", prepare_table, ["items-repaired.csv", "predictions.csv", "runs/embeddings/labels.csv"]),
+        ("my-table.md", prepare_table, ["items-repaired.csv", "predictions.csv", "runs/texts/labels.csv"]),
     ],
 )
 def test_the_commands_of_a_page_run(folder, capsys, page, prepare, written):

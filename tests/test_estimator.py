@@ -275,7 +275,9 @@ def test_images_come_as_arrays_or_as_files(tmp_path):
     files = FasTENClassifier(epochs=3).fit([str(path) for path in paths], truth, y_verified=verdicts)
     np.testing.assert_array_equal(files.predict_proba(pd.Series(paths)), clf.predict_proba(images))
     assert set(files.label_issues_["id"]) == {path.as_posix() for path in paths}
-    with pytest.raises(ValueError, match="examples of 1×4×4, and the classifier was fitted to 1×8×8"):
+    with pytest.raises(
+        ValueError, match="examples of 4×4 pixels in grey, and the classifier was fitted to 8×8 pixels in grey"
+    ):
         clf.predict(images[:, :4, :4])
     paths[3].write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"3\.png"):

@@ -196,6 +196,18 @@ def test_the_page_says_what_the_verified_rows_say(min_precision):
         )
 
 
+def test_of_many_classes_the_least_right_are_shown_and_how_many_there_are():
+    record = own_record()
+    record["data"]["class_names"] = [f"kind {number}" for number in range(40)]
+    transition = record["evaluation"]["evidence"]["transition"]
+    transition["right"] = [{"k": 40 - k, "n": 41, "low": 0.0, "high": 1.0} for k in range(40)]
+    text = Page(render(record)).text
+    assert "Shown are the 30 least right of 40 classes." in text
+    assert "kind 39 1 of 41" in text
+    assert "kind 9 31 of 41" not in text
+    assert "least right of" not in Page(render(own_record())).text
+
+
 def test_the_page_says_how_far_off_true_probabilities_would_seem():
     rng = np.random.default_rng(0)
     p = rng.beta(0.3, 0.3, 100)

@@ -26,7 +26,7 @@ ORDER = [
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
     *("machine", "capture", "engine", "evaluate"),
-    *("own", "datasets", "options", "records", "experiments.spec"),  # the report shows what these values say
+    *("own", "datasets", "options", "records", "folders", "experiments.spec"),  # the report shows what these values say
     *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
     *("auditing", "repair", "reviews", "estimator", "observing", "bench", "theory"),
@@ -41,6 +41,8 @@ COMMANDS = {"arguments", "console", "commands", "cli"}
 LATE = {
     "data.digits": {"sklearn.datasets"},
     "data.download": {"rich.console", "rich.progress"},
+    "records": {""},  # torch, in both of these
+    "seeds": {""},
     "report.paper_figures": {"", "matplotlib.figure", "matplotlib.lines"},  # "" is matplotlib itself
 }
 

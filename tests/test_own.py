@@ -238,7 +238,7 @@ def test_new_rows_are_read_as_the_model_knows_them(tmp_path):
     assert new.x.tolist() == [[0, 1, 2, 3, 4, 5]]
     assert (new.mean, new.std, new.split.test.tolist()) == (task.mean, task.std, [0])
     np.savez(tmp_path / "new.npz", x=np.zeros((3, 5)))
-    with pytest.raises(ValueError, match="examples of 5, and the model was trained on 6"):
+    with pytest.raises(ValueError, match="examples of 5 features, and the model was trained on 6 features; give"):
         read_rows(str(tmp_path / "new.npz"), Own(), labelled=False, **model)
 
 

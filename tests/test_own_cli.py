@@ -314,8 +314,11 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train emb.npz --clean-folder photos", ["--clean-folder is for folders of images", "x_clean"]),
         ("train missing/", ["no file or folder missing"]),
         ("train missing.csv", ["no file or folder missing.csv", "relative path"]),
-        ("train fotos/ --test photos", ["no file or folder fotos in", "say where the data lie"]),
-        ("train fotos --test photos", ["unknown data set 'fotos', and no file or folder has that name"]),
+        ("train fotos/ --test photos", ["no file or folder fotos; did you mean 'photos'?"]),
+        (
+            "train fotos --test photos",
+            ["unknown data set 'fotos', and no file or folder has that name; did you mean 'photos'?"],
+        ),
         ("train /nowhere/a.csv --clean-folder photos", ["no file or folder /nowhere/a.csv; say where"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train items.csv --verified verified.txt", ["verified.txt, line 1: no row has the id", "such as"]),

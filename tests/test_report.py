@@ -351,6 +351,11 @@ def test_nothing_is_compared_with_what_is_not_known() -> None:
     assert "FasTEN reaches 97.0% on the 100 validation rows; its test accuracy is not known." in compared(0.97, None)
     assert "FasTEN reaches 96.0% on the test rows." in compared(0.96, None, split="test")
     assert "FasTEN has finished; its accuracy is not known." in compared(None, 0.9)
+    record = example_record(num_epochs=2)
+    assert "Against simpler training" in Page(render(record)).text
+    for source in (record["result"], *record["references"].values()):
+        source |= {"test_accuracy": None, "valid_accuracy": None}
+    assert "Against simpler training" not in Page(render(record)).text
 
 
 def test_training_on_the_clean_rows_is_not_compared_with_itself() -> None:

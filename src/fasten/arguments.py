@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from fasten.own import Own
@@ -20,6 +22,15 @@ def _parsed(kind: Callable[[str], T], text: str, what: str) -> T:
         return kind(text)
     except ValueError:
         raise typer.BadParameter(f"takes {what}, got {text!r}") from None
+
+
+class Command(TyperCommand):
+    """A command whose help calls its arguments by their names alone: DATA, where typer has {DATA} and DATA <str>."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The text that --help prints."""
+        plain = re.sub(r"\{([A-Z]+)\}", r"\1", super().get_help(ctx))
+        return re.sub(r"^(  [A-Z]+)( <\S+>)", lambda found: found[1] + " " * len(found[2]), plain, flags=re.MULTILINE)
 
 
 def whole_from(least: int) -> Callable[[str], int]:
@@ -166,7 +177,10 @@ MinPrecision = Annotated[
         "without it.",
     ),
 ]
-Set = Annotated[list[str] | None, text("--set", "KEY=VALUE", "An option of the method or the recipe; may be repeated.")]
+Set = Annotated[
+    list[str] | None,
+    text("--set", "KEY=VALUE", "An option of the method or the recipe (`fasten methods` lists them); may be repeated."),
+]
 SetOfSeveral = Annotated[
     list[str] | None,
     text("--set", "KEY=VALUE", "A field of the recipe, or METHOD.KEY=VALUE for one method; may be repeated."),

@@ -13,12 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten import audit
-from fasten.beginnings import check_no_file, check_unused
 from fasten.cells import unescaped
 from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
+from fasten.folders import check_no_file, check_unused
 from fasten.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
 from fasten.metrics import Floats
 from fasten.npy import read_npy, write_npy

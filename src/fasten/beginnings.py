@@ -16,39 +16,12 @@ from fasten.checkpoint import Checkpoints
 from fasten.contract import Draw, Recipe, Stage
 from fasten.data.task import Task
 from fasten.files import alone_in
+from fasten.folders import check_folder
 from fasten.machine import Machine
 from fasten.nets import Heads
-from fasten.records import MATRICES, SCHEMA, Record, Run, environment, read_record, write_record
+from fasten.records import SCHEMA, Record, Run, environment, read_record, write_record
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
-
-FILES = (
-    *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
-    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint", MATRICES),
-)
-
-
-def check_no_file(out: Path, wanted: str = "a new folder") -> None:
-    """Refuse a place where no folder can be."""
-    for folder in (out, *out.parents):
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; --out takes {wanted}")
-
-
-def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
-    check_no_file(out)
-    if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
-    check_unused(out, "choose another --out")
-
-
-def check_unused(out: Path, cure: str = "choose another folder") -> None:
-    """Refuse a folder that holds a file of a run's."""
-    for name in FILES:
-        if (out / name).exists():
-            what = "a run" if name == "record.json" else f"{name}, which would be replaced"
-            raise ValueError(f"{out} already holds {what}; {cure}")
 
 
 def holds(out: Path, run: Run) -> bool:

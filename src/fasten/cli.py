@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fasten.arguments import Command
 from fasten.commands import about, auditing, finished, runs
 from fasten.commands.stopping import Stopped
 from fasten.constants import VERSION
@@ -59,7 +60,7 @@ for command in (
     about.datasets,
     about.bench,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 # Both copies of click that typer may come with have this ancestor of every usage error.
 _ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fasten.beginnings import check_folder, check_no_file, check_plan, holds, record_in
+from fasten.beginnings import check_plan, holds, record_in
 from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
 from fasten.constants import COMPARED
@@ -22,6 +22,7 @@ from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
 from fasten.files import alone_in, write_text
+from fasten.folders import check_folder, check_no_file
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
 from fasten.options import apply_settings, find_method, option_types

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from fasten.ranges import BelowOne, Count, NotNegative, Positive
+
+if TYPE_CHECKING:  # what a recipe says, no one waits for torch to read
+    from torch import Tensor, nn
 
 NormMode = Literal["split", "two-pass", "joint"]
 SetName = Literal["noisy", "clean", "both"]  # both: the noisy rows, then the clean ones
@@ -141,7 +142,7 @@ class Predict(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
 
-Step = Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]
+Step: TypeAlias = "Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]"
 
 
 @dataclass(frozen=True)

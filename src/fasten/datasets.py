@@ -22,7 +22,7 @@ from fasten.data.source import Source
 from fasten.data.splits import Split, balanced_split, stratified_split
 from fasten.data.task import Task
 from fasten.metrics import counted_transition
-from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, read_rows
+from fasten.own import FLAGS, Own, auto_recipe, is_path, make_own_task, names_beside, read_rows
 from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
 
@@ -115,7 +115,8 @@ DATASETS: dict[str, Dataset] = {
 def find_dataset(name: str) -> Dataset:
     """A known data set, or a sentence that names the nearest."""
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}, and no file or folder has that name; {nearest(name, DATASETS)}")
+        known = [*DATASETS, *names_beside(Path(name))]
+        raise ValueError(f"unknown data set {name!r}, and no file or folder has that name; {nearest(name, known)}")
     return DATASETS[name]
 
 

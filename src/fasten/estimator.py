@@ -31,7 +31,7 @@ from fasten.beginnings import check_plan
 from fasten.building import build_method, fill_networks, make_loader, plan_of, weights_and_tables
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
-from fasten.data.images import shape_of
+from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
@@ -255,9 +255,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = rows_from_arrays(self._like_x(X), class_names=data["class_names"], how=how, name=DATA)
         found = shape_of(rows.x)
         if found != tuple(data["shape"]):
-            came, wanted = ("×".join(map(str, shape)) for shape in (found, data["shape"]))
             raise ValueError(
-                f"X has examples of {came}, and the classifier was fitted to {wanted}; give examples of that shape"
+                f"X has examples of {in_words(found)}, and the classifier was fitted to "
+                f"{in_words(data['shape'])}; give examples of that shape"
             )
         return rows
 

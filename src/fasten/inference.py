@@ -21,6 +21,7 @@ from fasten.audit import table_csv
 from fasten.beginnings import check_trained
 from fasten.building import build_method, fill_networks, make_loader
 from fasten.cells import escaped
+from fasten.data.images import in_words
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
 from fasten.data.task import Labels, Task
@@ -155,8 +156,9 @@ def load_method(folder: Path, task: Task) -> nn.Module:
     try:
         fits = fill_networks(method, weights)
     except RuntimeError:
-        shape = "×".join(map(str, task.shape))
-        raise ValueError(f"{folder} was trained on {run.dataset}; it does not take {task.name}, of {shape}") from None
+        raise ValueError(
+            f"{folder} was trained on {run.dataset}; it does not take {task.name}, of {in_words(task.shape)}"
+        ) from None
     if not fits:
         raise ValueError(f"{path} does not hold the weights of {run.method}; run it again in another folder")
     return method
@@ -181,8 +183,10 @@ def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
                 f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of the same classes"
             )
     if "shape" in data and tuple(data["shape"]) != task.shape:
-        trained, came = ("×".join(map(str, shape)) for shape in (data["shape"], task.shape))
-        raise ValueError(f"{folder} was trained on examples of {trained}; it does not take {task.name}, of {came}")
+        raise ValueError(
+            f"{folder} was trained on examples of {in_words(data['shape'])}; it does not take {task.name}, of "
+            f"{in_words(task.shape)}"
+        )
 
 
 def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:

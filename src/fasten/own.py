@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +17,7 @@ from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
-from fasten.data.images import ImageFiles, shape_of
+from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
@@ -103,6 +104,15 @@ def is_path(data: str) -> bool:
     return os.sep in data or "/" in data or Path(data).suffix.lower() in (*TABLES, ARRAYS) or Path(data).exists()
 
 
+def names_beside(path: Path) -> list[str]:
+    """Files and folders beside a path that has no file, with a name like its own, the nearest first."""
+    try:
+        stems = {Path(name).stem: name for name in sorted(os.listdir(path.parent))}
+    except OSError:
+        return []
+    return [stems[stem] for stem in difflib.get_close_matches(path.stem, stems, 2)]
+
+
 def check_beside(data: str | os.PathLike[str], out: Path) -> None:
     """Refuse to write into a folder of data: what lies there would be data the next time."""
     source, target = os.path.join(os.path.realpath(data), ""), os.path.join(os.path.realpath(out), "")
@@ -151,6 +161,8 @@ def read_rows(
 
 def _missing(path: Path) -> str:
     """A run that goes on may do so in another folder than it was begun in."""
+    if near := names_beside(path):
+        return f"there is no file or folder {path}; did you mean {str(path.with_name(near[0]))!r}?"
     if path.is_absolute():
         return f"there is no file or folder {path}; say where the data lie"
     return (
@@ -194,9 +206,9 @@ def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence
 def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
     found = shape_of(rows.x)
     if found != shape:
-        came, wanted = ("×".join(map(str, size)) for size in (found, shape))
         raise ValueError(
-            f"{rows.name} has examples of {came}, and the model was trained on {wanted}; give examples of that shape"
+            f"{rows.name} has examples of {in_words(found)}, and the model was trained on {in_words(shape)}; give "
+            "examples of that shape"
         )
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fasten.constants import VERSION
@@ -101,6 +100,8 @@ class Run:
 
 def environment() -> dict[str, Any]:
     """The versions that a number depends on."""
+    import torch
+
     return {
         "fasten": VERSION,
         "python": platform.python_version(),

@@ -7,9 +7,12 @@ use of randomness does not move the others.
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Key = str | int
 
@@ -34,4 +37,6 @@ def torch_seed(seed: int, *key: Key) -> int:
 
 def torch_stream(device: torch.device, seed: int, *key: Key) -> torch.Generator:
     """A device generator for one purpose."""
+    import torch
+
     return torch.Generator(device).manual_seed(torch_seed(seed, *key))

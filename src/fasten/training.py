@@ -17,7 +17,6 @@ import torch
 from fasten import audit, ranks
 from fasten.beginnings import (
     at_work,
-    check_folder,
     check_plan,
     check_same,
     check_trained,
@@ -35,6 +34,7 @@ from fasten.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finit
 from fasten.engine import Fit, Row
 from fasten.evaluate import Evaluation, Watch, evaluate
 from fasten.files import sweep, write_bytes
+from fasten.folders import check_folder
 from fasten.gallery import write_gallery
 from fasten.loader import Loader
 from fasten.machine import choose_machine

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fasten.beginnings import check_no_file, record_in
+from fasten.beginnings import record_in
 from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
+from fasten.folders import check_no_file
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
 from fasten.records import Run

@@ -195,7 +195,7 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x": X[:0], "y": []}, "x holds no rows"),
         ({"y": Y[:3]}, "3 labels for the 4 rows of x; give one a row"),
         ({"y": None}, "x and its labels come together, but one of them is missing"),
-        ({"y": ["cat", "dog", "cat", None]}, r"1 of the rows have no label, first '3' \(row 3\)"),
+        ({"y": ["cat", "dog", "cat", None]}, r"1 of 4 rows lack a label, first '3' \(row 3\)"),
         ({"y": ["cat", "dog", "Cat", "dog"]}, "the labels 'Cat' and 'cat' differ only"),
         ({"y": ["cat"] * 4}, "arrays has only the label 'cat'"),
         ({"y": np.eye(4)}, r"y has shape \(4, 4\); give one label for each row"),

@@ -54,7 +54,7 @@ def test_the_first_folder_is_the_label_at_any_depth(pets):
 
 
 def test_other_files_are_passed_over_and_counted(pets):
-    for name in (".hidden.png", "cat/.DS_Store", "cat/notes.txt", "dog/model.json", "README.md"):
+    for name in (".hidden.png", "cat/.DS_Store", "cat/notes.txt", "dog/model.json", "README.md", "Makefile"):
         (pets / name).write_text("x")
     (pets / ".cache").mkdir()
     draw(pets, "loose.png", ".cache/a.png")
@@ -62,7 +62,7 @@ def test_other_files_are_passed_over_and_counted(pets):
     rows = read_folder(pets)
     assert len(rows) == 5
     assert rows.notes == (
-        "pets: not used: files that are no images (3)",
+        "pets: not used: files that are no images (4: .json, .md, .txt)",
         "pets: not used: hidden files (3)",
         "pets: not used: images in no class (1)",
     )
@@ -252,6 +252,12 @@ def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no images in folders; put each image into a folder with its label's"):
         read_folder(tmp_path / "empty")
+    (tmp_path / "phone" / "cat").mkdir(parents=True)
+    (tmp_path / "phone" / "cat" / "1.HEIC").write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"holds no images in folders \(files in .heic are not read; JPEG and PNG are\);"
+    ):
+        read_folder(tmp_path / "phone")
     draw(tmp_path / "flat", "1.png", "2.png")
     with pytest.raises(ValueError, match="flat holds no images in folders"):
         read_folder(tmp_path / "flat")
@@ -319,8 +325,10 @@ def test_unreadable_images_are_left_out_with_their_verdicts(pets):
     assert rows.ids == ("cat/1.png", "dog/1.png", "dog/puppies/small/3.png")
     assert rows.verified == ("cat", None, None)
     assert "1 image that cannot be read is left out: cat/2.png (not an image of a known format)" in rows.notes[0]
-    with pytest.raises(ValueError, match=r"more than 0 of the 4 images cannot be read: cat/2.png"):
+    with pytest.raises(ValueError, match=r"some of the 4 images cannot be read: cat/2.png"):
         read_folder(pets, how=Decoding(max_bad=0))
+    (pets / "dog" / "1.png").write_bytes(b"broken")
+    assert "2 images that cannot be read are left out: cat/2.png, dog/1.png (not an image" in read_folder(pets).notes[0]
 
 
 def test_a_trained_model_takes_images_without_labels(pets):

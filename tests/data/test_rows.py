@@ -151,7 +151,7 @@ def test_what_is_not_said_is_filled_in():
         ({"ids": [], "given": []}, "pets holds no rows"),
         ({"given": ["cat"] * 4}, "pets has only the label 'cat'; a classifier needs rows of two classes or more"),
         ({"given": [None] * 4}, "pets has no labels"),
-        ({"given": ["cat", "dog", None, None]}, r"2 of the rows have no label, first 'c' \(row 2\)"),
+        ({"given": ["cat", "dog", None, None]}, r"2 of 4 rows lack a label, first 'c' \(row 2\)"),
         ({"given": ["cat", "dog"]}, "given has 2 entries for 4 rows"),
         ({"given": ["Cat", "cat", "dog", "dog"]}, "the labels 'Cat' and 'cat' differ only in how they are written"),
         ({"verified": ["cat ", None, None, None]}, "the labels 'cat' and 'cat ' differ only"),

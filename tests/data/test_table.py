@@ -103,6 +103,15 @@ def test_numbers_beside_blanks_may_be_written_as_fractions(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_categories_as_pandas_spreads_them_are_zeros_and_ones(tmp_path, suffix):
+    table = pd.get_dummies(pd.DataFrame({"size": [0.5, 1.5, 2.5], "town": ["Köln", "Ulm", "Köln"]}))
+    table["label"] = ["cat", "dog", "dog"]
+    path = tmp_path / f"pets.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    np.testing.assert_array_equal(read_table(path).x, np.float32([[0.5, 1, 0], [1.5, 0, 1], [2.5, 1, 0]]))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_columns_that_a_trained_model_does_not_know_may_hold_anything(tmp_path, suffix):
     table = pd.DataFrame({"remark": ["good", ""], "b": [1, 4], "c": [2, 5], "a": [3, 6]})
     path = tmp_path / f"new.{suffix}"
@@ -144,11 +153,14 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("Path,label\n1.png,cat\n", "unknown column 'Path'; did you mean 'path'"),
         ("path,class\n1.png,cat\n", "has no column 'label', but 'path', 'class'; call the column of the labels so"),
         ("1.png,cat\n2.png,dog\n", "has no column 'label', but '1.png', 'cat'"),
+        (",".join([*"abcdefghijk", "target"]) + "\n", "but 'a', 'b', 'c', 'd', 'e', …, 'h', 'i', 'j', 'k', 'target';"),
+        ("x,label\nTrue,cat\nmaybe,dog\n", "line 3: 'maybe' in column 'x' is not a number"),
+        ("x,label\nTrue,cat\n,dog\n", "column 'x' lacks a finite number in 1 of 2 rows, first in row 1"),
         ("path,file_name,label\na,b,c\n", "has both 'path' and 'file_name'"),
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
         (",path,label\n0,1.png,cat\n", "must name the columns, and gives none to column 1; call it 'id', or write"),
         ("path,label\n1.png,cat\n,dog\n", "row 1 has no path; name its image"),
-        ("path,label\n1.png,cat\n2.png,\n", r"1 of the rows have no label, first '2.png' \(row 1\)"),
+        ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lack a label, first '2.png' \(row 1\)"),
         ("path,label\n1.png,cat\n2.png,Cat \n", "the labels 'Cat ' and 'cat' differ only in how they are written"),
         ("path,label\n1.png,cat\n2.png,cat\n", "pets.csv has only the label 'cat'"),
         (
@@ -176,7 +188,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,label\nno.png,cat\n2.png,dog\n", "no image of the class 'cat' can be read"),
         (
             "x,label\n1,cat\nhigh,dog\n",
-            "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1., or take",
+            "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1, texts",
         ),
         (
             "image_path,label\n1.png,cat\n",

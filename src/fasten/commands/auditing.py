@@ -173,7 +173,8 @@ def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
     left = f"; {copied.left_out:,} rows that lie elsewhere are left out" if copied.left_out else ""
     links = f", {copied.linked:,} of them hard links" if copied.linked else ""
-    said = f"{copied.rows:,} rows{links}; {copied.changed:,} labels changed{left}"
+    labels = "label" if copied.changed == 1 else "labels"
+    said = f"{copied.rows:,} rows{links}; {copied.changed:,} {labels} changed{left}"
     said += f"\nwarning: {doubt}" if doubt else ""
     return {"written": os.fspath(out), **vars(copied), "doubt": doubt, "said": said}
 

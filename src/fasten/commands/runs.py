@@ -112,8 +112,8 @@ def train(
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
     from fasten import ranks
-    from fasten.beginnings import check_folder
     from fasten.datasets import Place, check_noise, is_own, prepare_data
+    from fasten.folders import check_folder
     from fasten.machine import choose_machine
     from fasten.options import apply_settings
     from fasten.own import check_beside

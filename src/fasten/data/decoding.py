@@ -309,6 +309,10 @@ def _digest(source: Encoded) -> bytes | None:
 
 
 def _listed(bad: Sequence[tuple[str, str]]) -> str:
+    """Each with its reason, or all with the one that they share."""
+    reasons = {why for _, why in bad}
+    if len(bad) > 1 and len(reasons) == 1:
+        return f"{listed([key for key, _ in bad])} ({reasons.pop()})"
     return listed([f"{key} ({why})" for key, why in bad])
 
 
@@ -324,4 +328,5 @@ def _too_many(name: str, bad: Sequence[tuple[str, str]], allowed: int, total: in
         return f"{name}: none of the {total} images can be read: {_listed(bad)}"
     # In Python there is no such option and none is allowed; who wrote --max-bad 0 knows it.
     cure = "mend or remove them, or allow more of them with --max-bad" if allowed else "mend or remove them"
-    return f"{name}: more than {allowed} of the {total} images cannot be read: {_listed(bad)}; {cure}"
+    some = f"more than {allowed}" if allowed else "some"
+    return f"{name}: {some} of the {total} images cannot be read: {_listed(bad)}; {cure}"

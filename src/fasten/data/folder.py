@@ -22,6 +22,7 @@ from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
+from fasten.suggest import listed
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
@@ -90,7 +91,7 @@ def list_folder(
     images = {role: list(_images(root, folder, folders, ignored)) for role, folder in folders.items()}
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
-        _check_filled(folders, images)
+        _check_filled(folders, images, _endings(ignored))
     else:
         images = {role: _known(found, class_names, ignored) for role, found in images.items()}
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
@@ -98,8 +99,7 @@ def list_folder(
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
     if class_names is None:
         _check_measured(name, columns)
-    notes = [f"{name}: not used: {what} ({count:,})" for what, count in sorted(ignored.items())]
-    return Listing(name, columns, [image.path for image in kept], notes)
+    return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
 
 
 def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Path]:
@@ -155,7 +155,20 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
         elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
             yield name
         else:
-            ignored[OTHER] += 1
+            ignored[OTHER + os.path.splitext(entry.name)[1].lower()] += 1
+
+
+def _unused(name: str, ignored: Mapping[str, int]) -> list[str]:
+    """A note on each kind of what is passed over; other files, with how their names end, are one kind."""
+    kinds = {what: f"{count:,}" for what, count in ignored.items() if not what.startswith(OTHER)}
+    if others := sum(count for what, count in ignored.items() if what.startswith(OTHER)):
+        kinds[OTHER] = ": ".join([f"{others:,}", *filter(None, [listed(_endings(ignored))])])
+    return [f"{name}: not used: {what} ({count})" for what, count in sorted(kinds.items())]
+
+
+def _endings(ignored: Mapping[str, int]) -> list[str]:
+    """How the names of files end that are no images."""
+    return sorted(what.removeprefix(OTHER) for what in ignored if what.startswith(OTHER) and what != OTHER)
 
 
 def _is_hidden(name: str) -> bool:
@@ -185,12 +198,15 @@ def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[st
     return [_Image(image.id, None, image.path) if image.label in unknown else image for image in images]
 
 
-def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]]) -> None:
+def _check_filled(
+    folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]], endings: Sequence[str]
+) -> None:
     """Each part has images in classes, and each class has some to learn from."""
     for role, folder in folders.items():
         if not images[role]:
+            unread = f" (files in {listed(endings)} are not read; JPEG and PNG are)" if endings else ""
             raise ValueError(
-                f"{folder} holds no images in folders; put each image into a folder with its label's name, as "
+                f"{folder} holds no images in folders{unread}; put each image into a folder with its label's name, as "
                 f"{folder / 'cat/1.jpg'}"
             )
     folder, filled = folders["train"], {image.label for image in images["train"]}

@@ -77,6 +77,18 @@ def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
     return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
 
 
+def in_words(shape: Sequence[int]) -> str:
+    """The shape of one example, as a sentence has it.
+
+    >>> in_words((64,)), in_words((3, 32, 24))
+    ('64 features', '32×24 pixels in colour')
+    """
+    if len(shape) == 1:
+        return f"{shape[0]:,} feature{'s' if shape[0] != 1 else ''}"
+    channels, *size = shape
+    return f"{'×'.join(map(str, size))} pixels in {'grey' if channels == 1 else 'colour'}"
+
+
 def check_examples(name: str, x: NDArray[Any] | ImageFiles) -> None:
     """Refuse what is neither images nor features."""
     if (x.ndim, x.dtype.name) not in ((4, "uint8"), (2, "float32")):

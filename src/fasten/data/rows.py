@@ -275,8 +275,8 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
     bare = [row for row, both in enumerate(zip(columns.given, columns.verified, strict=True)) if both == (None, None)]
     if bare and len(bare) < len(columns.ids):
         raise ValueError(
-            f"{name}: {len(bare)} of the rows have no label, first {columns.ids[bare[0]]!r} ({_rows(bare[:1])}); give "
-            "each a label, or take them out"
+            f"{name}: {len(bare)} of {len(columns.ids)} rows lack a label, first {columns.ids[bare[0]]!r} "
+            f"({_rows(bare[:1])}); give each one, or take them out"
         )
     if any(columns.given):
         check_nobody(name, columns.ids, columns.given, columns.verified)

@@ -26,7 +26,7 @@ from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
-from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header
+from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header, split_line
 from fasten.suggest import nearest, one_line
 
 T = TypeVar("T")
@@ -35,6 +35,7 @@ IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
+TRUTHS = ("true", "false")  # 1 and 0
 SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
 
 
@@ -116,8 +117,9 @@ def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     if "path" in names and "file_name" in names:
         raise ValueError(f"{name} has both 'path' and 'file_name'; keep the one that names the images")
     if labelled and "label" not in names:
-        shown = ", ".join(repr(column) for column in names[:10])
-        raise ValueError(f"{name} has no column 'label', but {shown}; call the column of the labels so")
+        quoted = [repr(column) for column in names]
+        shown = quoted if len(names) <= 10 else [*quoted[:5], "…", *quoted[-5:]]  # labels often stand last
+        raise ValueError(f"{name} has no column 'label', but {', '.join(shown)}; call the column of the labels so")
 
 
 def _slips(missing: Sequence[str]) -> list[str]:
@@ -131,13 +133,23 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
     check_names(path.name, names, labelled)
     _check_quotes(path, delimiter)
     wanted, unused = _wanted(path.name, names, feature_names)
-    types = {name: pa.string() if name in KNOWN else pa.float32() for name in wanted}
+    truths = _truths(path, names, delimiter)
+    kinds = {name: pa.bool_() if name in truths else pa.float32() for name in names}
+    types = {name: pa.string() if name in KNOWN else kinds[name] for name in wanted}
     try:
         return _parsed(path, names, delimiter, column_types=types, include_columns=wanted), unused
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return pa.table({name: pa.array([], type) for name, type in types.items()}), unused
         raise ValueError(_diagnosis(path, names, delimiter, wanted, error)) from None
+
+
+def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
+    """The columns that begin with True or False, as pandas.get_dummies makes them."""
+    with open(path, "rb") as file:
+        file.readline(LONGEST_LINE)
+        cells = split_line(file.readline(LONGEST_LINE).decode(errors="replace"), delimiter)
+    return {name for name, cell in zip(names, cells, strict=False) if cell.lower() in TRUTHS}
 
 
 def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) -> pa.Table:
@@ -225,8 +237,8 @@ def _check_quotes(path: Path, delimiter: str) -> None:
 
 
 def _is_number(cell: str) -> bool:
-    if cell.strip().lower() in ("", "na", "n/a", "#n/a", "null", "none"):
-        return True  # a missing one; it is counted where the columns are
+    if cell.strip().lower() in ("", "na", "n/a", "#n/a", "null", "none", *TRUTHS):
+        return True  # missing ones are counted where the columns are
     try:
         float(cell)
     except ValueError:
@@ -239,7 +251,7 @@ def _perhaps(name: str) -> str:
     rename = (
         f"; did you mean {close[0]!r} by {name!r}? rename it"
         if close
-        else "; write numbers (categories as columns of 0 and 1)"
+        else "; write numbers (categories as columns of 0 and 1, texts as embeddings)"
     )
     return f"{rename}, or take the column out: all but {', '.join(KNOWN)} are features"
 

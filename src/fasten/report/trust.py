@@ -56,6 +56,7 @@ class Trust:
     sentences: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     classes: tuple[Share, ...] = ()
+    num_classes: int = 0
     pairs: tuple[Share, ...] = ()
     scores: tuple[Score, ...] = ()
     picture: str = ""
@@ -81,6 +82,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
         sentences=tuple(_sentences(evidence)),
         warnings=_warnings(evidence),
         classes=tuple(right[:MAX_CLASSES]),
+        num_classes=len(right),
         pairs=tuple(wrong[:TOP_PAIRS]),
         scores=tuple(_scores(mapping(evidence, "corrections"))),
         picture=_reliability_picture(mapping(evidence, "calibration")),

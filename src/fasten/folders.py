@@ -1,0 +1,36 @@
+"""The folder of a run: what it may hold, and whether a new run may have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fasten.records import MATRICES
+from fasten.sentences import typed
+
+FILES = (
+    *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
+    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint", MATRICES),
+)
+
+
+def check_no_file(out: Path, wanted: str = "a new folder") -> None:
+    """Refuse a place where no folder can be."""
+    for folder in (out, *out.parents):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; --out takes {wanted}")
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
+    check_no_file(out)
+    if (out / "record.json").exists():
+        raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
+    check_unused(out, "choose another --out")
+
+
+def check_unused(out: Path, cure: str = "choose another folder") -> None:
+    """Refuse a folder that holds a file of a run's."""
+    for name in FILES:
+        if (out / name).exists():
+            what = "a run" if name == "record.json" else f"{name}, which would be replaced"
+            raise ValueError(f"{out} already holds {what}; {cure}")
