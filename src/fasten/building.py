@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,9 @@ def build_method(run: Run, task: Task) -> nn.Module:
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
-    """The stages of a method."""
+    """The stages of a method, and of the recipe what no method has to know."""
     assert isinstance(method, Method)
-    return method.plan(recipe)
+    return [replace(stage, average=recipe.average) for stage in method.plan(recipe)]
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:

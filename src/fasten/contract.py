@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from fasten.ranges import BelowOne, Count, NotNegative, Positive
+from fasten.ranges import BelowOne, Count, NotNegative, Positive, Share
 
 if TYPE_CHECKING:  # what a recipe says, no one waits for torch to read
     from torch import Tensor, nn
@@ -32,6 +32,7 @@ class Recipe:
     momentum: BelowOne = 0.9
     weight_decay: NotNegative = 5e-4
     milestones: tuple[Count, ...] = (50, 60)
+    average: Share = 0.0  # of the updates so far, over which the weights are averaged that are evaluated and kept
     weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
     frozen: bool = False  # only the classifiers train, on the features that the network starts with
     sync_norm: bool = False  # on several ranks, batch norm takes its statistics from all of their rows
@@ -163,6 +164,7 @@ class Stage:
     prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
     start: Literal["last", "best", "initial"] = "last"
     go_on: bool = False  # with the momentum of the stage before
+    average: float = 0.0  # as the recipe says; no concern of a method
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
+from fasten.averaging import Mean
 from fasten.capture import OneUpdate, capture, uncompiled
 from fasten.contract import Batch, Optim, Stage
 from fasten.loader import Loader, Picks
@@ -56,6 +57,7 @@ class Update:
         self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
+        self.mean = Mean(stage.optim, stage.average, self.length)
 
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
@@ -99,7 +101,7 @@ class Update:
         for number, optimizer in enumerate(self.optimizers.values()):
             for position, state in enumerate(optimizer.state.values()):
                 kept |= {f"optim.{number}.{position}.{key}": value for key, value in state.items()}
-        return kept
+        return kept | {f"mean.{number}": tensor for number, tensor in enumerate(self.mean.values)}
 
 
 class Fit:
@@ -185,18 +187,20 @@ class Fit:
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
             at.images += images
+            update.mean.follow((at.epoch - 1) * update.length + at.update)
             if at.update < update.length:
                 self.after_update(False)
         main = list(stage.optim.values())[-1]
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
-        row |= self.measure(self.method, update.history)
+        with update.mean.in_place():
+            row |= self.measure(self.method, update.history)
+            self._select(row)
         self.method.train()
         self.tick()
         rate = main.rate_at(at.epoch, (at.epoch - 1) * update.length * update.share) * at.rate_factor
         row |= {"learning_rate": rate, "seconds": at.seconds - _total_seconds(at.rows)}
         at.rows.append(row)
         update.clear()
-        self._select(row)
 
     def tick(self) -> None:
         """Count the time since the last tick as training."""
@@ -228,7 +232,7 @@ class Fit:
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
         self.method.load_state_dict(_under("method.", move))
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)
-        self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim."))}
+        self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim.", "mean."))}
 
     def _take_restored(self) -> None:
         assert self.update is not None

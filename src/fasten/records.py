@@ -82,7 +82,12 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """Equal to what is read from a file that it was written to."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
-        for name in ("weights", "frozen", "sync_norm"):  # a run that has no use for one has the same key without it
+        for name in (
+            "average",
+            "weights",
+            "frozen",
+            "sync_norm",
+        ):  # a run that has no use for one has the same key without it
             if recipe[name] in (None, False):
                 del recipe[name]
         values = {**vars(self), "options": dict(self.options), "recipe": recipe}

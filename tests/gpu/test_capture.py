@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-RECIPE = Recipe("resnet18", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
+RECIPE = Recipe("resnet18", epochs=2, batch_size=16, rate=0.05, milestones=(2,), average=0.4)
 
 
 def gpu(**options) -> Machine:

@@ -1,0 +1,109 @@
+"""Users' own data with averaged weights and without: test accuracy, and how well wrong labels are found.
+
+    PYTHONPATH=src python benchmarks/averaging.py
+
+Gaussian classes, as in benchmarks/embeddings.py, under four noises and sizes; scikit-learn's digits as features and as
+images, four labels in ten wrong. Each is trained on by `fasten train FILE --set average=SHARE`, all else as it is by
+itself, then tested on new rows. Recorded are means over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from embeddings import Problem, command
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from fasten.data.noise import corrupt, parse_noise
+from fasten.files import write_text
+from fasten.metrics import auprc, auroc
+from fasten.records import environment
+
+SHARES = (0.0, 0.1, 0.2, 0.4)
+GAUSSIANS = (
+    ("symmetric:0.4", 5000, 64),
+    ("pair:0.4", 5000, 64),
+    ("symmetric:0.8", 20_000, 128),
+    ("symmetric:0.2", 2000, 32),
+)
+DIGITS, DIGITS_VERIFIED = 1300, 150
+Given = tuple[NDArray[np.int64], NDArray[np.int64]]  # the labels as given, and the true ones
+
+
+def problems(folder: Path, seed: int) -> Iterator[tuple[str, Given]]:
+    """One after the other in the folder, as embeddings.npz and test.npz."""
+    for noise, rows, size in GAUSSIANS:
+        gaussian = Problem(noise, seed, rows, size, num_classes=10, verified=200, test=4000)
+        gaussian.save(folder)
+        yield f"{rows:,} × {size} Gaussian, {noise}", (gaussian.given, gaussian.truth)
+    rng, digits = np.random.default_rng(seed), load_digits()
+    order = rng.permutation(len(digits.target))
+    x, y = digits.data[order], digits.target[order]
+    truth = y[:DIGITS]
+    given = corrupt(truth, parse_noise("symmetric:0.4"), 10, rng).labels
+    verified = np.full(DIGITS, -1)
+    checked = rng.choice(DIGITS, DIGITS_VERIFIED, replace=False)
+    verified[checked] = truth[checked]
+    images = (x.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+    for name, rows in (("features", x.astype(np.float32)), ("images", images)):
+        np.savez(folder / "embeddings.npz", x=rows[:DIGITS], labels=given, verified=verified)
+        np.savez(folder / "test.npz", x=rows[DIGITS:], labels=y[DIGITS:])
+        yield f"digits as {name}, symmetric:0.4", (given, truth)
+
+
+def measure(folder: Path, share: float, seed: int, labels: Given) -> dict[str, float]:
+    given, truth = labels
+    run = f"run-{share}"
+    rest = ("--device", "cpu", "--json")
+    train = ("train", "embeddings.npz", "--set", f"average={share}", "--seed", str(seed), "--no-references")
+    command(folder, *train, *rest, "--out", run)
+    scores = json.loads(command(folder, "evaluate", run, "test.npz", *rest)[0])
+    table = pd.read_csv(folder / run / "labels.csv", keep_default_na=False).sort_values("row")
+    nobody = (table["picked"] == "").to_numpy()
+    p_wrong, wrong = table["p_wrong"].to_numpy()[nobody], (given != truth)[nobody]
+    return {
+        "accuracy": scores["test_accuracy"],
+        "detection_auroc": auroc(p_wrong, wrong),
+        "detection_auprc": auprc(p_wrong, wrong),
+        "corrected_labels_right": float((table["corrected"].to_numpy().astype(np.int64) == truth).mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/averaging.json"))
+    asked = parser.parse_args()
+    found: dict[str, dict[float, list[dict[str, float]]]] = {}
+    for seed in range(asked.seeds):
+        with tempfile.TemporaryDirectory() as name:
+            for number, (problem, labels) in enumerate(problems(Path(name), seed)):
+                folder = Path(name) / str(number)
+                folder.mkdir()
+                for file in ("embeddings.npz", "test.npz"):
+                    (Path(name) / file).rename(folder / file)
+                for share in SHARES:
+                    runs = found.setdefault(problem, {}).setdefault(share, [])
+                    runs.append(measure(folder, share, seed, labels))
+                    print(problem, share, seed, {key: round(value, 4) for key, value in runs[-1].items()}, flush=True)
+    means: dict[str, Any] = {
+        problem: {
+            str(share): {key: fmean(run[key] for run in runs) for key in runs[0]} for share, runs in shares.items()
+        }
+        for problem, shares in found.items()
+    }
+    result = {"environment": environment(), "seeds": asked.seeds, "problems": means}
+    write_text(asked.out, json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The mean of the weights, against the sum that it stands for, and what it must not touch."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fasten.averaging import PER_EPOCH, Mean
+from fasten.contract import Recipe
+from fasten.engine import Fit
+from test_contract import RECIPE, make_fit
+
+AVERAGED = replace(RECIPE, epochs=3, average=0.4)
+
+
+def ref_mean(first: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
+    """As a weighted sum: how much of each is left after all that followed it."""
+    pull = 1 / (1 + share * np.arange(1, len(weights) + 1))
+    left = np.append(np.cumprod((1 - pull)[::-1])[::-1], 1.0)
+    return left[0] * first + ((pull * left[1:])[:, None] * weights).sum(0)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+@pytest.mark.parametrize("length", [7, 3 * PER_EPOCH + 5])
+def test_the_mean_is_a_weighted_sum_of_the_weights_so_far(share, length):
+    net = nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    first, rng = net.weight.detach().numpy()[0].copy(), np.random.default_rng(0)
+    mean, taken = Mean([net], share, length), []
+    for done in range(1, 2 * length + 1):
+        with torch.no_grad():
+            net.weight.copy_(torch.from_numpy(rng.normal(size=(1, 3))))
+        mean.follow(done)
+        if done % max(1, length // PER_EPOCH) == 0:
+            taken.append(net.weight.detach().numpy()[0].copy())
+    np.testing.assert_allclose(mean.values[0].numpy()[0], ref_mean(first, np.array(taken), share), rtol=1e-12)
+
+
+def test_with_a_share_of_one_it_is_the_plain_mean_and_with_none_there_is_none():
+    net = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(net.weight, 3.0)
+    mean, none = Mean([net], 1.0, 1), Mean([net], 0.0, 1)
+    for done, value in enumerate([5.0, 10.0, 2.0], 1):
+        nn.init.constant_(net.weight, value)
+        mean.follow(done)
+        none.follow(done)
+    assert mean.values[0].item() == pytest.approx((3 + 5 + 10 + 2) / 4)
+    with none.in_place():
+        assert net.weight.item() == 2
+    assert none.values == []
+
+
+def test_statistics_are_averaged_counts_are_not_and_all_comes_back():
+    net = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    mean = Mean([net, net[1]], 0.5, 1)  # what two parts share is taken in once
+    assert len(mean.weights) == 6
+    net(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)))
+    mean.follow(1)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    places = {name: tensor.data_ptr() for name, tensor in net.state_dict().items()}
+    with contextlib.suppress(KeyError), mean.in_place():
+        assert not torch.equal(net[0].running_mean, before["0.running_mean"])
+        assert net[0].num_batches_tracked == 1
+        raise KeyError
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert places == {name: tensor.data_ptr() for name, tensor in net.state_dict().items()}
+
+
+def test_training_is_the_same_and_what_is_evaluated_and_kept_is_the_mean():
+    (plain, before), (averaged, track) = trained(replace(AVERAGED, average=0.0)), trained(AVERAGED)
+    np.testing.assert_array_equal(before, track)
+    assert [row["loss"] for row in plain.progress.rows] == [row["loss"] for row in averaged.progress.rows]
+    assert plain.progress.rows[-1]["test_accuracy"] != averaged.progress.rows[-1]["test_accuracy"]
+
+    best = averaged.progress.best
+    expected = ref_mean(track[0], np.array(track[1 : best["epoch"] * averaged.update.length + 1]), AVERAGED.average)
+    np.testing.assert_allclose(weights_of(averaged), expected, rtol=1e-9)
+    again = averaged.measure(averaged.method, averaged.update.history)
+    assert again["test_accuracy"] == best["test_accuracy"]
+
+
+def trained(recipe: Recipe) -> tuple[Fit, list[np.ndarray]]:
+    """A run, and its weights before and after every update."""
+    fit = make_fit("fasten", recipe=recipe)
+    track = [weights_of(fit)]
+    fit.after_update = lambda epoch_ended: track.append(weights_of(fit))
+    fit.run()
+    return fit, track
+
+
+def weights_of(fit: Fit) -> np.ndarray:
+    return nn.utils.parameters_to_vector(fit.method.net.parameters()).detach().numpy().copy()
