@@ -46,7 +46,7 @@ def main() -> None:
     watch, spent = Watch(task, loader), list[float]()
 
     def measure(method: nn.Module, history: dict[str, Tensor]) -> dict[str, Any]:
-        synchronize(machine.device)
+        machine.wait()
         began = time.perf_counter()
         row = watch(method, history)
         spent.append(time.perf_counter() - began)
@@ -57,7 +57,7 @@ def main() -> None:
 
     def after(epoch_ended: bool) -> None:
         if epoch_ended:
-            synchronize(machine.device)
+            machine.wait()
             marks.append(time.perf_counter())
 
     fit.after_update = after
@@ -76,11 +76,6 @@ def main() -> None:
     print(text)
     if given.out:
         write_text(given.out, text + "\n")
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":
