@@ -5,8 +5,8 @@ After update t of a stage
     mean = mean + (weights − mean) / (1 + share · t)
 
 so that the mean reaches back over a growing number of updates, and what the network began with is soon forgotten. It
-takes the weights in some forty times an epoch, with t counted in those times: a finer mean is no better, and would cost
-one pass more over the weights in every update.
+takes the weights in some forty times an epoch, with t counted in those times, where every update would cost one pass
+more over the weights each time.
 """
 
 from __future__ import annotations

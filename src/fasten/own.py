@@ -337,7 +337,7 @@ def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_ty
     ('mlp', 'resnet18')
     """
     if len(shape) == 1:
-        return replace(_features_recipe(num_rows, num_classes), average=AVERAGE)
+        return _features_recipe(num_rows, num_classes)
     side, small = min(shape[1:]), MIDDLE_IMAGE if device_type == "cpu" else SMALL_IMAGE
     net = "small-cnn" if side <= small else "resnet18" if side <= MIDDLE_IMAGE else "imagenet-resnet18"
     return replace(Recipe(net), batch_size=max(100, num_classes), average=AVERAGE).scaled(EPOCHS)
@@ -347,5 +347,5 @@ def _features_recipe(num_rows: int, num_classes: int) -> Recipe:
     """Large batches where there are many rows, since small ones would only wait for Python, and fewer epochs."""
     batch_size = max(100, num_classes, min(MOST_AT_ONCE, num_rows // UPDATES))
     epochs = min(EPOCHS, max(FEWEST_EPOCHS, VISITS // max(1, num_rows)))
-    recipe = Recipe("mlp", batch_size=batch_size, weight_decay=FEATURES_DECAY)
+    recipe = Recipe("mlp", batch_size=batch_size, weight_decay=FEATURES_DECAY, average=AVERAGE)
     return recipe.scaled(epochs)

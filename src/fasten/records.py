@@ -21,6 +21,7 @@ from fasten.files import replaced, write_text
 
 SCHEMA = 1
 MATRICES = "matrices.npz"  # beside the record, of a run with many classes: its matrices, each under its place there
+LATER = ("average", "weights", "frozen", "sync_norm")  # of a recipe; a run without one has the same key as before it
 LARGE = 100  # rows of a matrix that still stands in the record itself
 
 # A list of numbers as `json.dumps` breaks it into lines; no text of JSON holds a line's end.
@@ -82,12 +83,7 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """Equal to what is read from a file that it was written to."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
-        for name in (
-            "average",
-            "weights",
-            "frozen",
-            "sync_norm",
-        ):  # a run that has no use for one has the same key without it
+        for name in LATER:
             if recipe[name] in (None, False):
                 del recipe[name]
         values = {**vars(self), "options": dict(self.options), "recipe": recipe}
