@@ -239,3 +239,32 @@ def test_the_page_of_methods_quotes_the_records():
         *(f"{record['evaluation']['relabel']['nll']:.3f}" for record in (mloc, plain)),
     ):
         assert number in about_mloc
+
+
+def test_what_is_below_the_paper_is_quoted_from_the_records():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Where ours is below")[2]
+    about = page.partition("- **The AUPRC")[0]
+    for method in ("fasten-no-lc", "fasten-oracle", "fasten"):
+        paths = (ROOT / "results" / "cifar10").glob(f"{method}-symmetric-0.8-seed*.json")
+        records = [json.loads(path.read_text()) for path in paths]
+        usual = [r["result"]["test_accuracy"] for r in records if not r["run"]["options"]]
+        other = [r["result"]["test_accuracy"] for r in records if r["run"]["options"]]
+        shown = [sum(usual) / len(usual), *other, *(usual if method != "fasten" else ())]
+        assert len(usual) == 3
+        assert [value for value in shown if f"{100 * value:.2f}" not in about] == []
+
+
+def test_the_table_of_averaged_weights_is_that_of_its_record():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Averaged weights")[2]
+    found = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())
+    lines = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == len(found["problems"])
+    for line, (problem, shares) in zip(lines, found["problems"].items(), strict=True):
+        plain, tenth, wide = (shares[share] for share in ("0.0", "0.1", "0.4"))
+        accuracy, right = (
+            [f"{100 * run[key]:.1f}" for run in (plain, tenth, wide)] for key in ("accuracy", "corrected_labels_right")
+        )
+        auroc = " → ".join(f"{run['detection_auroc']:.4f}" for run in (plain, tenth))
+        cells = (*problem.rsplit(", ", 1), f"{accuracy[0]} → {accuracy[1]}", f"{right[0]} → {right[1]}", auroc)
+        assert line == f"| {' | '.join((*cells, f'{accuracy[2]}, {right[2]}'))} |"
+        assert all(tenth[key] > plain[key] for key in tenth)
