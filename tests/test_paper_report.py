@@ -98,7 +98,8 @@ def test_a_bench_gives_the_times():
 def test_a_curve_is_the_mean_over_seeds():
     line = Curve("true", SYM80, lambda record: [tuple(point) for point in record["points"]])
     two = [record(SYM80, 0, 0.8, points=[(1, 0.2), (2, 0.4)]), record(SYM80, 1, 0.8, points=[(1, 0.4), (3, 0.5)])]
-    assert outcome_of(Experiment("f", "F", "figure", curves=(line,)), two).lines[0].points == ((1, pytest.approx(0.3)),)
+    (found,) = outcome_of(Experiment("f", "F", "figure", curves=(line,)), two).lines
+    assert (found.points, found.seeds) == (((1, pytest.approx(0.3)),), 2)
 
 
 def test_text_has_its_columns_aligned():
@@ -183,10 +184,11 @@ CURVES = Experiment("curves", "Curves", "figure", curves=(CURVE,), x="epoch", y=
 def test_curves_stand_in_tables_point_by_point():
     found = outcome_of(CURVES, RECORDS)
     rows = list(csv.DictReader(io.StringIO(csv_text(found))))
-    assert [(row["x"], row["mean"], row["paper"]) for row in rows] == [
-        *(("1.0", "0.25", "0.3"), ("2.0", "0.5", ""), ("3.0", "", "0.6")),
+    assert [(row["x"], row["n"], row["mean"], row["paper"]) for row in rows] == [
+        *(("1.0", "3", "0.25", "0.3"), ("2.0", "3", "0.5", ""), ("3.0", "0", "", "0.6")),
     ]
-    assert rows_of(markdown(found))[0] == ["epoch", "true, ours", "true, paper"]
+    assert rows_of(markdown(found))[0] == ["epoch", "true, ours (3)", "true, paper"]
+    assert rows_of(markdown(outcome_of(CURVES, [])))[0] == ["epoch", "true, ours", "true, paper"]
     assert rows_of(markdown(found))[2] == ["1", "0.250", "0.300"]
     assert rows_of(markdown(found))[3] == ["3", "0.500 (at 2)", "0.600"]
 

@@ -139,6 +139,7 @@ def test_a_curve_is_the_mean_over_the_seeds(made):
     folders = [Path("out/runs") / key(replace(run_of("cross-entropy"), seed=seed)) for seed in (0, 1)]
     expected = np.mean([read_record(folder)["epochs"][0]["loss"] for folder in folders])
     assert np.array(curve["points"]) == pytest.approx(np.array([[1, expected]]))
+    assert curve["n"] == 2
 
 
 def test_the_folder_holds_runs_and_results_and_nothing_else(made):

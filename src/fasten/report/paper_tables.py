@@ -159,7 +159,7 @@ def _number(mean: float | None, half: float | None, measure: Measure) -> str:
 def _curve_block(panel: str, lines: Sequence[Line], x: str) -> Block:
     header, columns = [x or "x"], []
     for line in lines:
-        both = (("ours", line.points), ("paper", line.curve.paper))
+        both = ((f"ours ({line.seeds})" if line.seeds else "ours", line.points), ("paper", line.curve.paper))
         for word, points in both if line.curve.paper else both[:1]:
             header.append(f"{paper_name(line.curve.row)}, {word}")
             columns.append(points)
@@ -258,7 +258,10 @@ def _cell_fields(name: str, result: Result) -> list[object]:
 def _curve_fields(name: str, line: Line) -> list[list[object]]:
     ours, paper = dict(line.points), dict(line.curve.paper)
     front, run = [name, line.curve.panel, line.curve.row, ""], key(line.curve.run)
-    return [[*front, x, "", None, ours.get(x), None, "", paper.get(x), None, "", "", run] for x in sorted(ours | paper)]
+    return [
+        [*front, x, "", line.seeds if x in ours else 0, ours.get(x), None, "", paper.get(x), None, "", "", run]
+        for x in sorted(ours | paper)
+    ]
 
 
 def _field(value: object) -> object:
