@@ -375,6 +375,7 @@ def test_a_dry_run_needs_neither_data_nor_gpu_and_writes_nothing(tmp_path, monke
     text = answer(f"reproduce {name} --dry-run --seeds 2 --root nowhere", capsys)
     runs = EXPERIMENTS[name](wanted.PAPER).runs([0, 1])
     assert re.search(rf"^{len(runs)} runs, \d+ recorded, \d+ to do", text, re.MULTILINE)
+    assert text.startswith("method ") is bool(runs)  # no table without a line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -619,7 +620,10 @@ def test_the_miniature_makes_every_table_and_figure(miniature, name):
     assert all((miniature / f"{name}.{kind}").stat().st_size > 0 for kind in kinds)
     if found["cells"]:
         assert len((miniature / f"{name}.csv").read_text().splitlines()) > len(found["cells"])
-    assert "A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())
+    made_of_runs = bool(EXPERIMENTS[name](wanted.MINIATURE).runs())  # ratios of times are not of digits
+    assert ("A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())) is made_of_runs
+    assert found["title"].endswith("(a miniature, on digits)") is made_of_runs
+    assert {"digits" in part["panel"] for part in (*found["cells"], *found["curves"])} == {made_of_runs}
 
 
 def test_the_miniature_is_not_held_against_the_paper(miniature):

@@ -256,9 +256,11 @@ def show_estimate(found: Mapping[str, Any]) -> None:
         options = " ".join(settings_of(run)) or "–"
         what = [run.method, run.dataset, run.noise, options, run.recipe.epochs, run.seed]
         rows.append([*what, speed.in_words(run), row["record"] or row["state"]])
-    show_table(["method", "data set", "noise", "options", "epochs", "seed", "time", "recorded"], rows)
+    if rows:
+        show_table(["method", "data set", "noise", "options", "epochs", "seed", "time", "recorded"], rows)
+        print()
     there = len(rows) - len(missing)
-    print(f"\n{len(rows)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
+    print(f"{len(rows)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
 
 
 def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str]], out: Path) -> None:

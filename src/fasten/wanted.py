@@ -83,11 +83,25 @@ def experiments_of(request: Request) -> list[Experiment]:
 
 
 def _in_miniature(experiment: Experiment) -> Experiment:
-    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these."""
+    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these.
+
+    What is made of runs says of which data, wherever it is shown.
+    """
     cells = [replace(cell, paper=None, ci95=None) for cell in experiment.cells if cell.run or cell.bench]
     curves = [replace(curve, paper=()) for curve in experiment.curves]
-    about = f"{MINIATURE_NOTE} {experiment.about}"
-    return replace(experiment, cells=tuple(cells), curves=tuple(curves), about=about)
+    if not experiment.runs():
+        return replace(experiment, cells=tuple(cells))
+    return replace(
+        experiment,
+        title=f"{experiment.title} (a miniature, on digits)",
+        cells=tuple(replace(cell, panel=_on_digits(cell.panel)) for cell in cells),
+        curves=tuple(replace(curve, panel=_on_digits(curve.panel)) for curve in curves),
+        about=f"{MINIATURE_NOTE} {experiment.about}",
+    )
+
+
+def _on_digits(panel: str) -> str:
+    return f"{panel} (digits)" if panel else "digits"
 
 
 def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Summary]:
