@@ -271,6 +271,35 @@ def test_a_wide_range_has_a_logarithmic_axis_and_panels_their_own_axes():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["true", "ours", "paper"]
 
 
+@pytest.mark.parametrize(
+    ("methods", "lines"),
+    [
+        (["glc"], 1),
+        (["fasten-no-lc", "glc", "mloc"], 1),
+        (["fasten", "fasten-no-lc", "mslc", "mslc-no-lc", "mlac"], 2),
+        (["fasten", "fasten-no-lc", "fasten-oracle"], 2),
+        (["fasten", "l2rw", "mw-net", "deep-knn", "glc", "mloc", "mlac", "mslc"], 3),
+        (list(METHODS)[:8], 4),
+    ],
+)
+def test_a_legend_has_one_line_or_ours_and_the_papers_in_a_column_of_their_own(methods, lines):
+    figure = Figure(layout="constrained")
+    runs = [replace(SYM80, method=method) for method in methods]
+    points = tuple(cell(run.method, x=1.0, run=run) for run in runs)
+    fill(figure, outcome_of(replace(FIGURE, cells=points), [record(runs[0], 1, 0.5)]))
+    figure.draw_without_rendering()
+    texts = [text for text in figure.legends[0].get_texts() if text.get_text().strip()]
+    assert [text.get_text() for text in texts[-2:]] == ["ours", "paper"]
+    assert len(texts) == len(methods) + 2
+    boxes = [text.get_window_extent() for text in texts]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    *names, ours, paper = (round(box.x0) for box in boxes)
+    assert max(names.count(x) for x in names) == lines
+    assert (ours == paper) is (lines > 1)
+    assert ours > max(names)
+
+
 def test_drawings_are_the_same_bytes_each_time_and_name_their_data(tmp_path):
     found = outcome_of(FIGURE, RECORDS, ratios={"fasten": 1.0, "l2rw": 2.1})
     draw(found, tmp_path / "figure")
