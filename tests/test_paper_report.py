@@ -203,7 +203,7 @@ def check_latex(text):
     assert all(ord(c) < 0x180 for c in text)
     assert re.findall(r"\\begin{(\w+)}", text).count("table") == re.findall(r"\\end{(\w+)}", text).count("table")
     for columns, body in re.findall(r"\\begin{tabular}{(l?c*)}(.*?)\\end{tabular}", text, re.DOTALL):
-        inside = re.sub(r"\\shortstack{[^{}]*}", "", body).replace(r"\&", "")
+        inside = re.sub(r"\\shortstack(\[l])?{[^{}]*}", "", body).replace(r"\&", "")
         lines = [line for line in inside.split(r"\\") if line.replace(r"\hline", "").strip()]
         assert {line.count("&") for line in lines} == {len(columns) - 1}
 
@@ -215,6 +215,15 @@ def test_latex_escapes_what_means_something_to_it():
     assert r"50\% \& \#1\_\{x\}" in text
     assert r"$\hat{T}$ $-$ $\lambda$$^2$" in text
     assert r"80.00 $\pm$ 2.48 (3)" in text
+
+
+def test_latex_stacks_a_cell_beside_what_its_lines_are():
+    text = latex(outcome_of(MAIN, RECORDS))
+    assert r"\shortstack[l]{L2RW \\ paper \\ status} &" in text
+    assert r"& \shortstack{24.23 (1) \\ 42.60 $\pm$ 1.71 \\ below} \\[4pt]" in text
+    flat = latex(outcome_of(table(cell()), RECORDS))  # one column: side by side
+    assert r"FasTEN & 80.00 $\pm$ 2.48 (3) & 79.52 $\pm$ 0.78 & reproduced \\" in flat
+    assert not re.search(r"shortstack|\[4pt]|smallskip", flat)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

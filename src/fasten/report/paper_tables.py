@@ -30,6 +30,7 @@ MOST_COLUMNS = 7  # a block with more is turned round, if that makes it narrower
 TEXT_WIDTH = 110
 POINTS_SHOWN = 6  # of a curve
 ABOUT_CELLS = "A cell has ours with the number of seeds, the paper's, and the status; ± is half of a 95% interval."
+UNDER = ("paper", "status")  # what the lines below ours are, under the name of a row
 WORDS = {"ours": "not in the paper"}  # statuses that read differently
 ORDER = ("reproduced", "better", "below", "ours", "quoted", "running", "not run")
 CSV_COLUMNS = (
@@ -61,6 +62,11 @@ class Block:
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     to_come: bool  # whether none of its runs has been made
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a cell has several lines: ours, the paper's, the status."""
+        return any(len(entry) > 1 for row in self.rows for entry in row)
 
 
 def blocks(outcome: Outcome) -> list[Block]:
@@ -216,7 +222,7 @@ def _tolerances(results: Sequence[Result]) -> str:
 def _text_block(block: Block) -> str:
     lines = [(block.title or block.header[0], *block.header[1:])]
     for row in block.rows:
-        name = (row[0][0], "  paper", "  status") if max(map(len, row)) > 1 else row[0]
+        name = (row[0][0], *(f"  {line}" for line in UNDER if block.stacked))
         lines += list(zip_longest(name, *row[1:], fillvalue=""))
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     shown = [_padded(line, widths) for line in lines]
@@ -270,8 +276,10 @@ def _field(value: object) -> object:
 
 def _latex_block(name: str, title: str, number: int, block: Block) -> str:
     caption = _latex(f"{title}. {block.title}" if block.title else title)
-    lines = [" & ".join(map(_latex, block.header)), *(" & ".join(map(_latex_entry, row)) for row in block.rows)]
-    body = " \\\\\n".join(lines[1:])
+    rows = [((*row[0], *UNDER), *row[1:]) for row in block.rows] if block.stacked else block.rows
+    lines = [_latex_stack(row[0], "[l]") + "".join(f" & {_latex_stack(entry)}" for entry in row[1:]) for row in rows]
+    below, between = ("\\noalign{\\smallskip}", "[4pt]") if block.stacked else ("", "")  # stacks have no room above
+    body = f" \\\\{between}\n".join(lines)
     return f"""\\begin{{table}}[ht]
 \\centering
 \\caption{{{caption}}}
@@ -280,8 +288,8 @@ def _latex_block(name: str, title: str, number: int, block: Block) -> str:
 \\setlength{{\\tabcolsep}}{{3pt}}
 \\begin{{tabular}}{{l{"c" * (len(block.header) - 1)}}}
 \\hline
-{lines[0]} \\\\
-\\hline
+{" & ".join(map(_latex, block.header))} \\\\
+\\hline{below}
 {body} \\\\
 \\hline
 \\end{{tabular}}
@@ -289,9 +297,9 @@ def _latex_block(name: str, title: str, number: int, block: Block) -> str:
 """
 
 
-def _latex_entry(entry: Entry) -> str:
+def _latex_stack(entry: Entry, side: str = "") -> str:
     shown = [_latex(line) for line in entry]
-    return shown[0] if len(shown) == 1 else "\\shortstack{" + " \\\\ ".join(shown) + "}"
+    return shown[0] if len(shown) == 1 else f"\\shortstack{side}{{" + " \\\\ ".join(shown) + "}"
 
 
 def _latex(text: str) -> str:
