@@ -583,6 +583,16 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
 
 
 @pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_without_its_summary_a_folder_is_refused_and_its_runs_count_elsewhere(made, capsys, how):
+    path = Path("out/reproduce.json")
+    path.write_text("{") if how == "damaged" else path.unlink()
+    refuse(COMMAND, capsys, f"choose another --out, and --records {Path('out/runs')} for its finished runs to count")
+    answer(f"{COMMAND} --records out/runs --out anew", capsys)
+    assert not Path("anew/runs").exists()
+    assert cells(out=Path("anew"))["cross-entropy", "40%"]["n"] == 2
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
 def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finished, folder, capsys, monkeypatch, how):
     with monkeypatch.context() as patch:
         patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))

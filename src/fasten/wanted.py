@@ -232,7 +232,7 @@ def check_out(out: Path, setting: str) -> None:
         return
     before = read_summary(out)
     if before is None:
-        raise ValueError(f"{out} is not empty and holds nothing of `fasten reproduce`; choose another --out")
+        raise ValueError(f"{out} is not empty and holds no {SUMMARY} of `fasten reproduce`; {_elsewhere(out)}")
     if before["setting"] != setting:
         raise ValueError(f"{out} was made with --setting {before['setting']}, not {setting}; choose another --out")
 
@@ -248,8 +248,14 @@ def read_summary(out: Path) -> Summary | None:
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise ValueError(f"{path} is damaged or of another version; choose another --out")
+        raise ValueError(f"{path} is damaged or of another version; {_elsewhere(out)}")
     return dict(found)
+
+
+def _elsewhere(out: Path) -> str:
+    """How to begin in another folder without losing the runs of this one."""
+    runs = out / "runs"
+    return "choose another --out" + (f", and --records {runs} for its finished runs to count" if runs.is_dir() else "")
 
 
 def _shown(path: Path) -> str:
