@@ -196,8 +196,9 @@ def _remarks(outcome: Outcome) -> list[str]:
     """What stands below the tables: statuses, tolerances, whom the paper quotes, quirks."""
     remarks = []
     if found := counts(outcome):
-        listed = ", ".join(f"{number} {word}" for word, number in found.items())
-        remarks.append(f"{len(outcome.results)} cells: {listed}. {_tolerances(outcome.results)}".rstrip())
+        listed = ", ".join(f"{count} {word}" for word, count in found.items())
+        number = len(outcome.results)
+        remarks.append(f"{number} cell{'s' * (number != 1)}: {listed}. {_tolerances(outcome.results)}".rstrip())
     quoted: dict[str, list[str]] = {}
     for result in outcome.results:
         if result.status == "quoted":
