@@ -84,17 +84,18 @@ def gains() -> str:
     A record of these rows alone counts for all noises, of which they have none; on digits a run's own reference is as
     long.
     """
-    lines: list[Sequence[str]] = [("data", "noise", "FasTEN", "clean rows only", "seeds"), ("---",) * 5]
+    lines: list[Sequence[str]] = [("data", "noise", "FasTEN", "clean rows only"), ("---",) * 4]
     for dataset, name, noise in SHOWN:
         plain = [r for r in records(dataset) if usual(r["run"])]
         some = [r for r in plain if (r["run"]["method"], r["run"]["noise"]) == ("fasten", noise)]
-        ours = fmean(record["result"]["test_accuracy"] for record in some)
         alone = [r["result"] for r in plain if r["run"]["method"] == "clean-only"]
         alone = alone or [r["references"]["clean_only"] for r in some]
-        clean = fmean(found["test_accuracy"] for found in alone)
-        shares = [f"**{share:.1%}**" if share == max(ours, clean) else f"{share:.1%}" for share in (ours, clean)]
+        sides = [[record["result"] for record in some], alone]
+        means = [fmean(result["test_accuracy"] for result in side) for side in sides]
+        shares = [f"**{mean:.1%}**" if mean == max(means) else f"{mean:.1%}" for mean in means]
+        told = [f"{share} ({len(side)})" for share, side in zip(shares, sides, strict=True)]
         kind, _, rate = noise.partition(":")
-        lines.append((name, f"{kind} {float(rate):.0%}", *shares, str(len(some))))
+        lines.append((name, f"{kind} {float(rate):.0%}", *told))
     return table(lines)
 
 

@@ -98,7 +98,8 @@ def test_a_bench_gives_the_times():
 def test_a_curve_is_the_mean_over_seeds():
     line = Curve("true", SYM80, lambda record: [tuple(point) for point in record["points"]])
     two = [record(SYM80, 0, 0.8, points=[(1, 0.2), (2, 0.4)]), record(SYM80, 1, 0.8, points=[(1, 0.4), (3, 0.5)])]
-    assert outcome_of(Experiment("f", "F", "figure", curves=(line,)), two).lines[0].points == ((1, pytest.approx(0.3)),)
+    (found,) = outcome_of(Experiment("f", "F", "figure", curves=(line,)), two).lines
+    assert (found.points, found.seeds) == (((1, pytest.approx(0.3)),), 2)
 
 
 def test_text_has_its_columns_aligned():
@@ -183,10 +184,11 @@ CURVES = Experiment("curves", "Curves", "figure", curves=(CURVE,), x="epoch", y=
 def test_curves_stand_in_tables_point_by_point():
     found = outcome_of(CURVES, RECORDS)
     rows = list(csv.DictReader(io.StringIO(csv_text(found))))
-    assert [(row["x"], row["mean"], row["paper"]) for row in rows] == [
-        *(("1.0", "0.25", "0.3"), ("2.0", "0.5", ""), ("3.0", "", "0.6")),
+    assert [(row["x"], row["n"], row["mean"], row["paper"]) for row in rows] == [
+        *(("1.0", "3", "0.25", "0.3"), ("2.0", "3", "0.5", ""), ("3.0", "0", "", "0.6")),
     ]
-    assert rows_of(markdown(found))[0] == ["epoch", "true, ours", "true, paper"]
+    assert rows_of(markdown(found))[0] == ["epoch", "true, ours (3)", "true, paper"]
+    assert rows_of(markdown(outcome_of(CURVES, [])))[0] == ["epoch", "true, ours", "true, paper"]
     assert rows_of(markdown(found))[2] == ["1", "0.250", "0.300"]
     assert rows_of(markdown(found))[3] == ["3", "0.500 (at 2)", "0.600"]
 
@@ -201,7 +203,7 @@ def check_latex(text):
     assert all(ord(c) < 0x180 for c in text)
     assert re.findall(r"\\begin{(\w+)}", text).count("table") == re.findall(r"\\end{(\w+)}", text).count("table")
     for columns, body in re.findall(r"\\begin{tabular}{(l?c*)}(.*?)\\end{tabular}", text, re.DOTALL):
-        inside = re.sub(r"\\shortstack{[^{}]*}", "", body).replace(r"\&", "")
+        inside = re.sub(r"\\shortstack(\[l])?{[^{}]*}", "", body).replace(r"\&", "")
         lines = [line for line in inside.split(r"\\") if line.replace(r"\hline", "").strip()]
         assert {line.count("&") for line in lines} == {len(columns) - 1}
 
@@ -213,6 +215,15 @@ def test_latex_escapes_what_means_something_to_it():
     assert r"50\% \& \#1\_\{x\}" in text
     assert r"$\hat{T}$ $-$ $\lambda$$^2$" in text
     assert r"80.00 $\pm$ 2.48 (3)" in text
+
+
+def test_latex_stacks_a_cell_beside_what_its_lines_are():
+    text = latex(outcome_of(MAIN, RECORDS))
+    assert r"\shortstack[l]{L2RW \\ paper \\ status} &" in text
+    assert r"& \shortstack{24.23 (1) \\ 42.60 $\pm$ 1.71 \\ below} \\[4pt]" in text
+    flat = latex(outcome_of(table(cell()), RECORDS))  # one column: side by side
+    assert r"FasTEN & 80.00 $\pm$ 2.48 (3) & 79.52 $\pm$ 0.78 & reproduced \\" in flat
+    assert not re.search(r"shortstack|\[4pt]|smallskip", flat)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -267,6 +278,35 @@ def test_a_wide_range_has_a_logarithmic_axis_and_panels_their_own_axes():
         *(("symmetric 80%", "linear"), ("χ²", "log")),
     ]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["true", "ours", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "lines"),
+    [
+        (["glc"], 1),
+        (["fasten-no-lc", "glc", "mloc"], 1),
+        (["fasten", "fasten-no-lc", "mslc", "mslc-no-lc", "mlac"], 2),
+        (["fasten", "fasten-no-lc", "fasten-oracle"], 2),
+        (["fasten", "l2rw", "mw-net", "deep-knn", "glc", "mloc", "mlac", "mslc"], 3),
+        (list(METHODS)[:8], 4),
+    ],
+)
+def test_a_legend_has_one_line_or_ours_and_the_papers_in_a_column_of_their_own(methods, lines):
+    figure = Figure(layout="constrained")
+    runs = [replace(SYM80, method=method) for method in methods]
+    points = tuple(cell(run.method, x=1.0, run=run) for run in runs)
+    fill(figure, outcome_of(replace(FIGURE, cells=points), [record(runs[0], 1, 0.5)]))
+    figure.draw_without_rendering()
+    texts = [text for text in figure.legends[0].get_texts() if text.get_text().strip()]
+    assert [text.get_text() for text in texts[-2:]] == ["ours", "paper"]
+    assert len(texts) == len(methods) + 2
+    boxes = [text.get_window_extent() for text in texts]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    *names, ours, paper = (round(box.x0) for box in boxes)
+    assert max(names.count(x) for x in names) == lines
+    assert (ours == paper) is (lines > 1)
+    assert ours > max(names)
 
 
 def test_drawings_are_the_same_bytes_each_time_and_name_their_data(tmp_path):

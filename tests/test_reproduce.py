@@ -139,6 +139,7 @@ def test_a_curve_is_the_mean_over_the_seeds(made):
     folders = [Path("out/runs") / key(replace(run_of("cross-entropy"), seed=seed)) for seed in (0, 1)]
     expected = np.mean([read_record(folder)["epochs"][0]["loss"] for folder in folders])
     assert np.array(curve["points"]) == pytest.approx(np.array([[1, expected]]))
+    assert curve["n"] == 2
 
 
 def test_the_folder_holds_runs_and_results_and_nothing_else(made):
@@ -374,6 +375,7 @@ def test_a_dry_run_needs_neither_data_nor_gpu_and_writes_nothing(tmp_path, monke
     text = answer(f"reproduce {name} --dry-run --seeds 2 --root nowhere", capsys)
     runs = EXPERIMENTS[name](wanted.PAPER).runs([0, 1])
     assert re.search(rf"^{len(runs)} runs, \d+ recorded, \d+ to do", text, re.MULTILINE)
+    assert text.startswith("method ") is bool(runs)  # no table without a line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -581,6 +583,16 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
 
 
 @pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_without_its_summary_a_folder_is_refused_and_its_runs_count_elsewhere(made, capsys, how):
+    path = Path("out/reproduce.json")
+    path.write_text("{") if how == "damaged" else path.unlink()
+    refuse(COMMAND, capsys, f"choose another --out, and --records {Path('out/runs')} for its finished runs to count")
+    answer(f"{COMMAND} --records out/runs --out anew", capsys)
+    assert not Path("anew/runs").exists()
+    assert cells(out=Path("anew"))["cross-entropy", "40%"]["n"] == 2
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
 def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finished, folder, capsys, monkeypatch, how):
     with monkeypatch.context() as patch:
         patch.setattr("fasten.console.Runs.update", lambda *_: signal.raise_signal(signal.SIGINT))
@@ -618,7 +630,10 @@ def test_the_miniature_makes_every_table_and_figure(miniature, name):
     assert all((miniature / f"{name}.{kind}").stat().st_size > 0 for kind in kinds)
     if found["cells"]:
         assert len((miniature / f"{name}.csv").read_text().splitlines()) > len(found["cells"])
-    assert "A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())
+    made_of_runs = bool(EXPERIMENTS[name](wanted.MINIATURE).runs())  # ratios of times are not of digits
+    assert ("A miniature: digits" in " ".join((miniature / f"{name}.md").read_text().split())) is made_of_runs
+    assert found["title"].endswith("(a miniature, on digits)") is made_of_runs
+    assert {"digits" in part["panel"] for part in (*found["cells"], *found["curves"])} == {made_of_runs}
 
 
 def test_the_miniature_is_not_held_against_the_paper(miniature):

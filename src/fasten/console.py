@@ -125,10 +125,8 @@ class Reproduction(Runs):
     """The course of the runs that tables and figures are made of."""
 
     def begin(self, plan: Plan) -> None:
-        missing = plan.missing
-        if missing:
-            there = len(plan.runs) - len(missing)
-            self.say(f"{len(plan.runs)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
+        if plan.missing:
+            self.say(_tally(len(plan.runs), plan.missing))
 
     def made(self, run: Made) -> None:
         from fasten.speed import in_words
@@ -139,10 +137,12 @@ class Reproduction(Runs):
         self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")
 
 
-def _time(runs: Sequence[Run]) -> str:
+def _tally(total: int, missing: Sequence[Run]) -> str:
+    """How many runs there are, and how long those that are missing take."""
     from fasten.speed import measured
 
-    return f": {measured().summary(runs)}" if runs else ""
+    left = f": {measured().summary(missing)}" if missing else ""
+    return f"{total} run{'s' * (total != 1)}, {total - len(missing)} recorded, {len(missing)} to do{left}"
 
 
 def _run_name(run: Run) -> str:
@@ -256,9 +256,10 @@ def show_estimate(found: Mapping[str, Any]) -> None:
         options = " ".join(settings_of(run)) or "–"
         what = [run.method, run.dataset, run.noise, options, run.recipe.epochs, run.seed]
         rows.append([*what, speed.in_words(run), row["record"] or row["state"]])
-    show_table(["method", "data set", "noise", "options", "epochs", "seed", "time", "recorded"], rows)
-    there = len(rows) - len(missing)
-    print(f"\n{len(rows)} runs, {there} recorded, {len(missing)} to do{_time(missing)}")
+    if rows:
+        show_table(["method", "data set", "noise", "options", "epochs", "seed", "time", "recorded"], rows)
+        print()
+    print(_tally(len(rows), missing))
 
 
 def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str]], out: Path) -> None:

@@ -22,7 +22,7 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, write_text
 from fasten.records import Record, Run, read_record
 from fasten.report import paper
-from fasten.report.paper import Outcome, Result
+from fasten.report.paper import Line, Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
@@ -199,12 +199,8 @@ def _write_summary(
 
 
 def _numbers(outcome: Outcome) -> Summary:
-    curves = [
-        {"panel": line.curve.panel, "row": line.curve.row, "points": line.points, "paper": line.curve.paper}
-        for line in outcome.lines
-    ]
     about = {"title": outcome.experiment.title, "kind": outcome.experiment.kind}
-    return about | {"cells": [_cell(result) for result in outcome.results], "curves": curves}
+    return about | {"cells": list(map(_cell, outcome.results)), "curves": list(map(_curve, outcome.lines))}
 
 
 def _cell(result: Result) -> Summary:
@@ -219,6 +215,11 @@ def _cell(result: Result) -> Summary:
         "status": result.status,
         "run": key(cell.run) if cell.run else None,  # of seed 0
     }
+
+
+def _curve(line: Line) -> Summary:
+    curve = line.curve
+    return {"panel": curve.panel, "row": curve.row, "n": line.seeds, "points": line.points, "paper": curve.paper}
 
 
 def write_outcome(outcome: Outcome, out: Path) -> None:

@@ -83,11 +83,25 @@ def experiments_of(request: Request) -> list[Experiment]:
 
 
 def _in_miniature(experiment: Experiment) -> Experiment:
-    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these."""
+    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these.
+
+    What is made of runs says of which data, wherever it is shown.
+    """
     cells = [replace(cell, paper=None, ci95=None) for cell in experiment.cells if cell.run or cell.bench]
     curves = [replace(curve, paper=()) for curve in experiment.curves]
-    about = f"{MINIATURE_NOTE} {experiment.about}"
-    return replace(experiment, cells=tuple(cells), curves=tuple(curves), about=about)
+    if not experiment.runs():
+        return replace(experiment, cells=tuple(cells))
+    return replace(
+        experiment,
+        title=f"{experiment.title} (a miniature, on digits)",
+        cells=tuple(replace(cell, panel=_on_digits(cell.panel)) for cell in cells),
+        curves=tuple(replace(curve, panel=_on_digits(curve.panel)) for curve in curves),
+        about=f"{MINIATURE_NOTE} {experiment.about}",
+    )
+
+
+def _on_digits(panel: str) -> str:
+    return f"{panel} (digits)" if panel else "digits"
 
 
 def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Summary]:
@@ -218,7 +232,7 @@ def check_out(out: Path, setting: str) -> None:
         return
     before = read_summary(out)
     if before is None:
-        raise ValueError(f"{out} is not empty and holds nothing of `fasten reproduce`; choose another --out")
+        raise ValueError(f"{out} is not empty and holds no {SUMMARY} of `fasten reproduce`; {_elsewhere(out)}")
     if before["setting"] != setting:
         raise ValueError(f"{out} was made with --setting {before['setting']}, not {setting}; choose another --out")
 
@@ -234,8 +248,14 @@ def read_summary(out: Path) -> Summary | None:
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise ValueError(f"{path} is damaged or of another version; choose another --out")
+        raise ValueError(f"{path} is damaged or of another version; {_elsewhere(out)}")
     return dict(found)
+
+
+def _elsewhere(out: Path) -> str:
+    """How to begin in another folder without losing the runs of this one."""
+    runs = out / "runs"
+    return "choose another --out" + (f", and --records {runs} for its finished runs to count" if runs.is_dir() else "")
 
 
 def _shown(path: Path) -> str:

@@ -236,6 +236,33 @@ def test_the_miniature_is_a_part_of_the_paper(name):
     assert {c.row for c in small.cells} == {c.row for c in large.cells} or name in ("k", "lambda", "clean-size")
 
 
+def test_what_is_said_of_the_papers_own_numbers_is_so():
+    found = {(c.row, c.column): c.paper for c in EXPERIMENTS["relabel"](PAPER).cells if not c.row.endswith("-meta")}
+    rows = {row for row, _ in found}
+    apart = max(abs(found[row, "accuracy, overall"] - found[row, "accuracy, incorrect"]) for row in rows)
+    assert f"differ by {apart:.4f} at most" in EXPERIMENTS["relabel"](PAPER).about
+    plotted, printed = (
+        cell(*place, "l2rw", column).paper
+        for *place, column in (
+            ("time-accuracy", "CIFAR-10, symmetric 20%", "accuracy"),
+            ("table1", "CIFAR-10", "symmetric 20%"),
+        )
+    )
+    assert f"at {plotted}, where its table 1 has {printed}" in EXPERIMENTS["time-accuracy"](PAPER).about
+    level, other = (
+        cell(*place).paper
+        for place in (
+            ("robustness", "", "fasten-no-lc", "0%"),
+            ("oversampling", "CIFAR-10", "fasten-no-lc", "symmetric 80%"),
+        )
+    )
+    assert f"plots {level}, where its tables have {other}" in EXPERIMENTS["robustness"](PAPER).about
+    hours = {c.row: c.paper for c in EXPERIMENTS["training-time"](PAPER).cells if "hours" in c.column}
+    ratio, printed = hours["mlac"] / hours["fasten"], cell("training-time", "", "mlac", "time ratio").paper
+    said = f"({hours['mlac']} / {hours['fasten']} = {ratio:.2f}, printed {printed})"
+    assert said in EXPERIMENTS["training-time"](PAPER).about
+
+
 def test_measures_read_records():
     record = example_record(num_epochs=60)
     record["result"]["test_accuracy"] = 0.7952

@@ -21,9 +21,9 @@ def detection(setting: Setting) -> Experiment:
         "Detection of wrong labels on CIFAR-10, symmetric 80%",
         "table",
         tuple(cells),
-        about="Suspect is a row whose given label the classifier finds improbable. -meta: by what the method itself "
-        "says, that is L2RW's weights, Deep kNN's filter, MLaC's correction network at the selected epoch; weights "
-        "are those of a row's last visit. Chance gives an AUROC of 0.5 and an AUPRC of 0.72. The paper's text also "
-        "promises the weights of MW-Net and MSLC, its table does not have them. λ of FasTEN is not stated: 0.5 "
-        "is taken.",
+        about="Suspect is a row whose given label the classifier finds improbable; in rows with `meta`, by what the "
+        "method itself says: L2RW's weights, Deep kNN's filter, MLaC's correction network at the selected epoch; "
+        "weights are those of a row's last visit. Chance gives an AUROC of 0.5 and an AUPRC of 0.72. The paper's text "
+        "also promises the weights of MW-Net and MSLC, its table does not have them. λ of FasTEN is not stated: 0.5 is "
+        "taken.",
     )

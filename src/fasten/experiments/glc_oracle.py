@@ -15,5 +15,6 @@ def glc_oracle(setting: Setting) -> Experiment:
         "table",
         method_table(setting, paper("glc-oracle")),
         about="The paper has the true T for CIFAR-10 only, and does not state λ: 0.5 is taken. Its GLC rows are those "
-        "of table 1, its rows of FasTEN without correction those of the table of oversampling.",
+        "of table 1, and have its intervals; its rows of FasTEN without correction are those of the table of "
+        "oversampling.",
     )

@@ -22,6 +22,7 @@ def mloc(setting: Setting) -> Experiment:
         "table",
         method_table(setting, numbers),
         about="For CIFAR-10 the paper's row `FasTEN w/o LC` repeats, number for number, the row with the true T of its "
-        "GLC table. The numbers are held against runs made that way, fasten-oracle; the row fasten-no-lc is what the "
-        "table should have had, and the table of oversampling has the paper's numbers for it.",
+        "GLC table. The numbers are held against runs made that way, `FasTEN w/ oracle w/o LC`; our row `FasTEN w/o "
+        "LC` is what the table should have had, and the table of oversampling has the paper's numbers for it. MLoC's "
+        "are those of table 1, with the intervals that they have there.",
     )

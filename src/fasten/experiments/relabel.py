@@ -23,8 +23,8 @@ def relabel(setting: Setting) -> Experiment:
         "table",
         tuple(cells),
         about="Accuracies are fractions, of all noisy rows and of those with a wrong label, by the classifier of the "
-        "selected epoch. -meta: by the method's own soft labels, as in the paper MLaC's of the selected epoch, from "
-        "its correction network, and MSLC's as the last epoch left them. In the paper a classifier's two accuracies "
-        "differ by 0.0014 at most, as on rows that were not trained on; here they are of the rows that were, where "
-        "wrong labels learned by heart lower the second. λ of FasTEN is not stated: 0.5 is taken.",
+        "selected epoch. Rows with `meta` are of the method's own soft labels, as in the paper: MLaC's of the selected "
+        "epoch, from its correction network, and MSLC's as the last epoch left them. In the paper a classifier's two "
+        "accuracies differ by 0.0014 at most, as on rows that were not trained on; here they are of the rows that "
+        "were, where wrong labels learned by heart lower the second. λ of FasTEN is not stated: 0.5 is taken.",
     )

@@ -27,10 +27,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve with the points that our runs give; none where there is no run."""
+    """A curve with the points that our runs give, the mean over so many seeds; none where there is no run."""
 
     curve: Curve
     points: Points
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def outcome_of(
         else _result(cell, found, under_way)
         for cell in experiment.cells
     )
-    lines = tuple(Line(curve, _points(curve, found.get(base(curve.run), {}))) for curve in experiment.curves)
+    lines = tuple(_line(curve, found.get(base(curve.run), {})) for curve in experiment.curves)
     return Outcome(experiment, results, lines)
 
 
@@ -105,10 +106,8 @@ def _result(cell: Cell, found: Mapping[str, BySeed], running: Collection[str]) -
     return result_of(cell, [value for value in values if value is not None], name in running)
 
 
-def _points(curve: Curve, seeds: BySeed) -> Points:
+def _line(curve: Curve, seeds: BySeed) -> Line:
     """The mean over the seeds, at each x that all of them have."""
     lines = [dict(points) for record in seeds.values() if (points := curve.of(record))]
-    if not lines:
-        return ()
-    shared = [x for x in lines[0] if all(x in line for line in lines)]
-    return tuple((x, math.fsum(line[x] for line in lines) / len(lines)) for x in shared)
+    shared = [x for x in lines[0] if all(x in line for line in lines)] if lines else []
+    return Line(curve, tuple((x, math.fsum(line[x] for line in lines) / len(lines)) for x in shared), len(lines))

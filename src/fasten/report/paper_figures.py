@@ -29,6 +29,7 @@ FIRST = "FasTEN"  # has the first colour wherever it is
 WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 7.0, 3.0, 0.3  # inches
 DPI = 160
 SHORT_AXIS = 3  # names; more are written at a slant
+ONE_LINE = 56  # letters of a legend, a mark being five of them; where it has more, it has several lines
 LONG_NAME = 14  # letters; longer ones need wider columns in the legend
 MARKED_POINTS = 30  # a line with more has no marks
 LOG_RATIO = 20.0  # positive values that span more are drawn on a logarithmic axis
@@ -132,9 +133,8 @@ def fill(figure: Figure, outcome: Outcome) -> None:
     names = _names(shown)
     across = min(2, len(shown))
     down = -(-len(shown) // across)
-    columns = 3 if max(map(len, names), default=0) > LONG_NAME else 4
-    legend = LEGEND_HEIGHT * -(-(len(names) + 2) // columns)
-    figure.set_size_inches(WIDTH, PANEL_HEIGHT * (down + (across == 1) / 4) + legend)
+    lines, handles = _handles(names, shown)
+    figure.set_size_inches(WIDTH, PANEL_HEIGHT * (down + (across == 1) / 4) + LEGEND_HEIGHT * lines)
     axes = figure.subplots(down, across, squeeze=False)
     for place in axes.flat[len(shown) :]:
         place.set_visible(False)
@@ -142,7 +142,7 @@ def fill(figure: Figure, outcome: Outcome) -> None:
         _draw_panel(place, panel, names)
         place.set_ylabel(outcome.experiment.y if number % across == 0 else "")
         place.set_xlabel(outcome.experiment.x if number + across >= len(shown) else "")
-    handles = _handles(names, shown)
+    columns = len(handles) // lines
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False, handlelength=2.6)
 
 
@@ -205,17 +205,24 @@ def _draw_points(axes: Axes, points: Sequence[Point], look: tuple[str, str], our
     )
 
 
-def _handles(names: Mapping[str, tuple[str, str]], shown: Sequence[Panel]) -> list[Line2D]:
-    """Colours and marks of the series, then how ours and the paper's are drawn."""
+def _handles(names: Mapping[str, tuple[str, str]], shown: Sequence[Panel]) -> tuple[int, list[Line2D]]:
+    """How many lines the legend has, and what stands in it, column by column.
+
+    Colours and marks of the series, then how ours and the paper's are drawn, in a column of their own.
+    """
     from matplotlib.lines import Line2D
 
     made = [
         Line2D([], [], color=colour, marker=mark, linestyle="none", label=name)
         for name, (colour, mark) in names.items()
     ]
-    every = [series for panel in shown for series in panel.series]
+    every, ways = [series for panel in shown for series in panel.series], []
     if any(series.ours for series in every):
-        made.append(Line2D([], [], color=GREY, marker="o", linestyle="-", label="ours"))
+        ways.append(Line2D([], [], color=GREY, marker="o", linestyle="-", label="ours"))
     if any(series.paper for series in every):
-        made.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="--", label="paper"))
-    return made
+        ways.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="--", label="paper"))
+    columns = 2 if max(map(len, names), default=0) > LONG_NAME else 3
+    fits = sum(5 + len(str(handle.get_label())) for handle in made + ways) <= ONE_LINE
+    lines = 1 if fits else max(2, -(-len(made) // columns))
+    nothing = [Line2D([], [], linestyle="none", label=" ")]
+    return lines, made + nothing * (-len(made) % lines) + ways + nothing * (-len(ways) % lines)

@@ -30,6 +30,7 @@ MOST_COLUMNS = 7  # a block with more is turned round, if that makes it narrower
 TEXT_WIDTH = 110
 POINTS_SHOWN = 6  # of a curve
 ABOUT_CELLS = "A cell has ours with the number of seeds, the paper's, and the status; ± is half of a 95% interval."
+UNDER = ("paper", "status")  # what the lines below ours are, under the name of a row
 WORDS = {"ours": "not in the paper"}  # statuses that read differently
 ORDER = ("reproduced", "better", "below", "ours", "quoted", "running", "not run")
 CSV_COLUMNS = (
@@ -61,6 +62,11 @@ class Block:
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     to_come: bool  # whether none of its runs has been made
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a cell has several lines: ours, the paper's, the status."""
+        return any(len(entry) > 1 for row in self.rows for entry in row)
 
 
 def blocks(outcome: Outcome) -> list[Block]:
@@ -159,7 +165,7 @@ def _number(mean: float | None, half: float | None, measure: Measure) -> str:
 def _curve_block(panel: str, lines: Sequence[Line], x: str) -> Block:
     header, columns = [x or "x"], []
     for line in lines:
-        both = (("ours", line.points), ("paper", line.curve.paper))
+        both = ((f"ours ({line.seeds})" if line.seeds else "ours", line.points), ("paper", line.curve.paper))
         for word, points in both if line.curve.paper else both[:1]:
             header.append(f"{paper_name(line.curve.row)}, {word}")
             columns.append(points)
@@ -190,8 +196,9 @@ def _remarks(outcome: Outcome) -> list[str]:
     """What stands below the tables: statuses, tolerances, whom the paper quotes, quirks."""
     remarks = []
     if found := counts(outcome):
-        listed = ", ".join(f"{number} {word}" for word, number in found.items())
-        remarks.append(f"{len(outcome.results)} cells: {listed}. {_tolerances(outcome.results)}".rstrip())
+        listed = ", ".join(f"{count} {word}" for word, count in found.items())
+        number = len(outcome.results)
+        remarks.append(f"{number} cell{'s' * (number != 1)}: {listed}. {_tolerances(outcome.results)}".rstrip())
     quoted: dict[str, list[str]] = {}
     for result in outcome.results:
         if result.status == "quoted":
@@ -216,7 +223,7 @@ def _tolerances(results: Sequence[Result]) -> str:
 def _text_block(block: Block) -> str:
     lines = [(block.title or block.header[0], *block.header[1:])]
     for row in block.rows:
-        name = (row[0][0], "  paper", "  status") if max(map(len, row)) > 1 else row[0]
+        name = (row[0][0], *(f"  {line}" for line in UNDER if block.stacked))
         lines += list(zip_longest(name, *row[1:], fillvalue=""))
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     shown = [_padded(line, widths) for line in lines]
@@ -258,7 +265,10 @@ def _cell_fields(name: str, result: Result) -> list[object]:
 def _curve_fields(name: str, line: Line) -> list[list[object]]:
     ours, paper = dict(line.points), dict(line.curve.paper)
     front, run = [name, line.curve.panel, line.curve.row, ""], key(line.curve.run)
-    return [[*front, x, "", None, ours.get(x), None, "", paper.get(x), None, "", "", run] for x in sorted(ours | paper)]
+    return [
+        [*front, x, "", line.seeds if x in ours else 0, ours.get(x), None, "", paper.get(x), None, "", "", run]
+        for x in sorted(ours | paper)
+    ]
 
 
 def _field(value: object) -> object:
@@ -267,8 +277,10 @@ def _field(value: object) -> object:
 
 def _latex_block(name: str, title: str, number: int, block: Block) -> str:
     caption = _latex(f"{title}. {block.title}" if block.title else title)
-    lines = [" & ".join(map(_latex, block.header)), *(" & ".join(map(_latex_entry, row)) for row in block.rows)]
-    body = " \\\\\n".join(lines[1:])
+    rows = [((*row[0], *UNDER), *row[1:]) for row in block.rows] if block.stacked else block.rows
+    lines = [_latex_stack(row[0], "[l]") + "".join(f" & {_latex_stack(entry)}" for entry in row[1:]) for row in rows]
+    below, between = ("\\noalign{\\smallskip}", "[4pt]") if block.stacked else ("", "")  # stacks have no room above
+    body = f" \\\\{between}\n".join(lines)
     return f"""\\begin{{table}}[ht]
 \\centering
 \\caption{{{caption}}}
@@ -277,8 +289,8 @@ def _latex_block(name: str, title: str, number: int, block: Block) -> str:
 \\setlength{{\\tabcolsep}}{{3pt}}
 \\begin{{tabular}}{{l{"c" * (len(block.header) - 1)}}}
 \\hline
-{lines[0]} \\\\
-\\hline
+{" & ".join(map(_latex, block.header))} \\\\
+\\hline{below}
 {body} \\\\
 \\hline
 \\end{{tabular}}
@@ -286,9 +298,9 @@ def _latex_block(name: str, title: str, number: int, block: Block) -> str:
 """
 
 
-def _latex_entry(entry: Entry) -> str:
+def _latex_stack(entry: Entry, side: str = "") -> str:
     shown = [_latex(line) for line in entry]
-    return shown[0] if len(shown) == 1 else "\\shortstack{" + " \\\\ ".join(shown) + "}"
+    return shown[0] if len(shown) == 1 else f"\\shortstack{side}{{" + " \\\\ ".join(shown) + "}"
 
 
 def _latex(text: str) -> str:
