@@ -125,13 +125,13 @@ class Fit:
 
     def run(self) -> None:
         while self.progress.stage < len(self.plan):
-            self._run_stage(self.plan[self.progress.stage])
+            self._run_stage()
             self.progress.stage += 1
             self.progress.epoch, self.progress.update = 1, 0
         self._load_networks(self.selected)
 
-    def _run_stage(self, stage: Stage) -> None:
-        step, _ = self.start_stage()
+    def _run_stage(self) -> None:
+        step, stage = self.start_stage()
         while self.progress.epoch <= stage.epochs:
             self._run_epoch(stage, step)
             self.progress.epoch, self.progress.update = self.progress.epoch + 1, 0
@@ -190,15 +190,20 @@ class Fit:
             update.mean.follow((at.epoch - 1) * update.length + at.update)
             if at.update < update.length:
                 self.after_update(False)
-        main = list(stage.optim.values())[-1]
+        self._end_epoch(stage, update)
+
+    def _end_epoch(self, stage: Stage, update: Update) -> None:
+        """Measure what the epoch came to, keep it if it is the best, and write its row."""
+        at = self.progress
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
         with update.mean.in_place():
             row |= self.measure(self.method, update.history)
             self._select(row)
         self.method.train()
         self.tick()
+        main = list(stage.optim.values())[-1]
         rate = main.rate_at(at.epoch, (at.epoch - 1) * update.length * update.share) * at.rate_factor
-        row |= {"learning_rate": rate, "seconds": at.seconds - _total_seconds(at.rows)}
+        row |= {"learning_rate": rate, "seconds": at.seconds - sum(before["seconds"] for before in at.rows)}
         at.rows.append(row)
         update.clear()
 
@@ -352,7 +357,3 @@ def _optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> Opt
 
 def _velocities(optimizer: Optimizer) -> list[Tensor]:
     return [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]
-
-
-def _total_seconds(rows: list[Row]) -> float:
-    return float(sum(row["seconds"] for row in rows))
