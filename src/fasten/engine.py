@@ -52,7 +52,7 @@ class Update:
         self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: _velocities(optimizer) for part, optimizer in self.optimizers.items()}
         self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
-        self._rates: dict[nn.Module, float] = {}
+        self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
         self.history = {name: t.new_zeros(self.length, *t.shape) for name, t in stage.trace.items()}
         self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
@@ -79,9 +79,9 @@ class Update:
         passed = ((epoch - 1) * self.length + update) * self.share
         for part, rate in self.rates.items():
             now = self.stage.optim[part].rate_at(epoch, passed) * factor
-            if now != self._rates.get(part):
+            if now != self._last_set.get(part):
                 rate.fill_(now)
-                self._rates[part] = now
+                self._last_set[part] = now
 
     def take_over(self, before: Update) -> None:
         """Go on with the momentum of another stage, part by part."""
