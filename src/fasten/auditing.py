@@ -197,7 +197,7 @@ def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
         )
     seed = int(record["run"].get("seed") or 0)
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
-    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
+    now = find(found.probabilities(), found.known, min_precision, seed, kept)
     assert now.evidence is not None
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
@@ -240,7 +240,7 @@ def audit_probabilities(
     known = make_known(given, names, ids=ids, verified=verified, picked=picked, held=held, seed=seed)
     if len(known.given) != len(probs):
         raise ValueError(f"there are {len(known.given)} labels for {len(probs)} rows of probabilities; give as many")
-    found = find(probs, known, len(names), min_precision, seed)
+    found = find(probs, known, min_precision, seed)
     table = found.table(known, names)
     record = _record(name, names, known, found, seed)
     record["notes"] += [*notes, *found.notes]

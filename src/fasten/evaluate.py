@@ -101,7 +101,7 @@ def evaluate(
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
     known = audited_known(task)
-    found = find(probs, known, task.num_classes, min_precision, seed, task.unseen_classes)
+    found = find(probs, known, min_precision, seed, task.unseen_classes)
     noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
     corrected = _corrected(method, loader)
     scores = {

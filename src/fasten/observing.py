@@ -109,7 +109,7 @@ class Observer:
                 "learning rate, or call forget() after the trouble"
             )
         known = self.known.take(rows)
-        found = find(probs, known, probs.shape[1], self.min_precision, self.seed)
+        found = find(probs, known, self.min_precision, self.seed)
         never_seen = np.flatnonzero(times == 0)
         unseen = _unseen(never_seen, len(times))
         for sentence in unseen:
