@@ -130,6 +130,12 @@ def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:
     return Corrections(precision, proportion(int(changed[wrong].sum()), int(wrong.sum())))
 
 
+def check_precision(min_precision: float | None) -> None:
+    """Refuse a precision to keep that is no share; None is none."""
+    if min_precision is not None and not 0 < min_precision < 1:
+        raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision:g}; write 95% as 0.95")
+
+
 def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verified: int) -> ThresholdChoice:
     """The lowest threshold whose corrections, all rows with p_wrong above it, keep `min_precision`, at 95%.
 
@@ -145,8 +151,7 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
     >>> choice.threshold, choice.more_if_right
     (None, 200)
     """
-    if not 0 < min_precision < 1:
-        raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision}; write 95% as 0.95")
+    check_precision(min_precision)
     cuts = _cuts(p_wrong, right, min_precision)
     passed = [reaches(cut.k, cut.n, min_precision) for cut in cuts]
     num_passed = passed.index(False) if False in passed else len(cuts)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fasten.contract import Recipe
+from fasten.corrections import check_precision
 from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder, read_verdicts
@@ -74,10 +75,7 @@ class Own:
 
     def __post_init__(self) -> None:
         self.decoding()
-        if self.min_precision is not None and not 0 < self.min_precision < 1:
-            raise ValueError(
-                f"the precision to keep must be between 0 and 1, got {self.min_precision:g}; write 95% as 0.95"
-            )
+        check_precision(self.min_precision)
 
     def decoding(self, shape: Sequence[int] | None = None) -> Decoding:
         """How images are read; `shape` is that of a trained model's examples, (channels, height, width)."""
