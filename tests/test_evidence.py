@@ -79,7 +79,7 @@ def test_the_posterior_of_t_has_scipys_beta_marginals(num_classes):
             marginal = stats.beta(count + 0.5, size - count + (num_classes - 1) / 2)
             assert found.low[i, j] == pytest.approx(marginal.ppf(0.025), rel=1e-8)
             assert found.high[i, j] == pytest.approx(marginal.ppf(0.975), rel=1e-8)
-            assert found.doubt[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
+            assert found.relative_error[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
     np.testing.assert_allclose(found.mean.sum(1), 1)
     assert found.n == np.sum((truth >= 0) & (given >= 0))
 
@@ -140,7 +140,7 @@ def greedy(post, given, rows, transition, n):
         for row in set(rows) - set(chosen):
             q = [-1 if y == given[row] else post[row, y] for y in range(post.shape[1])]
             other = int(np.argmax(q))
-            weight = 1 + (transition.doubt[other, given[row]] if transition else 0)
+            weight = 1 + (transition.relative_error[other, given[row]] if transition else 0)
             scores[row] = (1 - post[row].max()) * weight / np.sqrt(1 + taken.get((given[row], other), 0)), other
         best = max(scores, key=lambda row: (scores[row][0], -row))
         chosen.append(best)

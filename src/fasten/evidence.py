@@ -44,7 +44,7 @@ class TransitionEvidence:
         return int(self.counts.sum())
 
     @property
-    def doubt(self) -> NDArray[np.float64]:
+    def relative_error(self) -> NDArray[np.float64]:
         """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
         size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
         return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
@@ -195,9 +195,9 @@ def verify_next(post: Floats, known: Known, transition: TransitionEvidence | Non
     stream = numpy_stream(seed, "verify next", int(known.picked_random.sum()))
     random = stream.choice(pool, min(n, len(pool)), replace=False)
     open_rows = np.setdiff1d(np.flatnonzero((known.verified < 0) & (given >= 0)), random)
-    gain, other = _doubt(post, given, open_rows)
+    gain, other = _chance_of_error(post, given, open_rows)
     if transition is not None:
-        gain *= 1 + transition.doubt[other, given[open_rows]]
+        gain *= 1 + transition.relative_error[other, given[open_rows]]
     pair = given[open_rows] * post.shape[1] + other
     order = np.lexsort((-gain, pair))
     first = np.searchsorted(pair[order], pair[order])
@@ -269,13 +269,13 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     )
 
 
-def _doubt(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _chance_of_error(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """For each row: the probability that its most probable label is wrong, and the best label but the given one."""
-    doubt, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
+    chance, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
         q = post[rows[part]]
-        doubt[part] = 1 - q.max(1)
+        chance[part] = 1 - q.max(1)
         q[np.arange(len(q)), given[rows[part]]] = -1
         other[part] = q.argmax(1)
-    return doubt, other
+    return chance, other
