@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.cells import unescaped
 from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
-from fasten.data.task import Known
+from fasten.data.task import Known, Labels
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
 from fasten.folders import check_no_file, check_unused
@@ -27,8 +27,6 @@ from fasten.report import read_gallery, write_report
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 from fasten.suggest import one_line
-
-Labels = NDArray[np.int64]
 
 CHUNK = 65_536  # rows checked at a time
 TOLERANCE = 1e-3  # of the sum of a row of probabilities

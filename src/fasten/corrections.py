@@ -7,12 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fasten.metrics import Floats, Ints
+from fasten.metrics import Bools, Floats, Ints
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
-
-Bools = NDArray[np.bool_]
 
 # The strictest cut leaves room for two mistakes, since one that leaves none mostly fails by bad luck.
 FLOOR = 0.5  # a label that is rather right than wrong is never changed

@@ -18,11 +18,9 @@ from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
 from fasten.data.task import Known
 from fasten.dependence import InstanceDependence, instance_dependence
-from fasten.metrics import Floats, Ints, count_pairs
+from fasten.metrics import Bools, Floats, Ints, count_pairs
 from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
-
-Bools = NDArray[np.bool_]
 
 HOLD_EVERY = 3  # one row in three is held back
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior

@@ -17,10 +17,8 @@ from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
 from fasten.evidence import Evidence, gather
-from fasten.metrics import Floats, count_pairs
+from fasten.metrics import Bools, Floats, count_pairs
 from fasten.statistics import proportion
-
-Bools = NDArray[np.bool_]
 
 THRESHOLD = 0.5  # of p_wrong, unless a precision is to be kept
 

@@ -22,11 +22,9 @@ from torch import Tensor
 from fasten.auditing import audit_probabilities, make_known
 from fasten.corrections import check_precision
 from fasten.data.labels import Picked
-from fasten.data.task import Known
+from fasten.data.task import Known, Labels
 from fasten.findings import find
 from fasten.gallery import thumbnail
-
-Labels = NDArray[np.int64]
 
 SHOWN = 5  # rows in a sentence
 

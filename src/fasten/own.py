@@ -23,11 +23,9 @@ from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
-from fasten.data.task import Known, Task
+from fasten.data.task import Known, Labels, Task
 from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
-
-Labels = NDArray[np.int64]
 
 # What the command line calls the fields of `Own`.
 FLAGS = {
