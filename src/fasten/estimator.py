@@ -6,7 +6,6 @@ that of `fasten train`, on a task made of arrays in place of files.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import warnings
@@ -63,7 +62,7 @@ def fit_task(
 
     `net` takes the place of the network that the recipe names.
     """
-    method = machine.place(_build(run, task, net))
+    method = machine.place(build_method(run, task, net))
     loader = make_loader(task, machine, run.seed)
     plan = plan_of(method, run.recipe)
     check_plan(method, plan, task)
@@ -82,12 +81,6 @@ def fit_task(
     found = evaluate(method, task, loader, (run.own or {}).get("min_precision"), run.seed)
     notes = [*task.notes, *length_notes(run.recipe, plan), *coverage_notes(task, plan), *found.findings.notes]
     return method, found, notes
-
-
-def _build(run: Run, task: Task, net: nn.Module | None) -> nn.Module:
-    """The method of a run, on a copy of `net` where there is one."""
-    own: dict[str, Any] = {} if net is None else {"net": copy.deepcopy(net)}
-    return build_method(replace(run, recipe=replace(run.recipe, **own)), task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +303,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, object)
         run = Run.from_json(meta["run"])
         bare = replace(run, recipe=replace(run.recipe, weights=None))  # its own follow
-        method = _build(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
+        method = build_method(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
             fits = fill_networks(method, weights)
