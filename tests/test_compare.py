@@ -18,6 +18,7 @@ import pytest
 import fasten.compare as compare_module
 import fasten.training as training
 import fasten.workers as workers
+from command_line import answer, fill_disk, interrupt_at, refuse, tree
 from fasten.cli import main
 from fasten.compare import Request, divide_settings, prepare
 from fasten.constants import COMPARED
@@ -29,7 +30,6 @@ from fasten.report.comparison import csv_text, markdown, render
 from fasten.standings import Comparison, RunOutcome, summarise
 from fasten.training import Settings
 from own_data import write_table
-from test_cli import answer, fill_disk, refuse, tree
 from test_report import EVIL, Page
 
 METHOD_NAMES = ["naive-oversampling", "cross-entropy", "clean-only"]
@@ -196,18 +196,6 @@ def test_finished_runs_are_not_run_again(copy, capsys):
     assert main(shlex.split(f"{COMMAND} --out out")) == 0
     assert tree(copy) == before
     assert capsys.readouterr().err.count("of 6, from before)") == 6
-
-
-def interrupt_at(monkeypatch, number: int) -> None:
-    """At the first update of the `number`-th run that starts."""
-    started = []
-
-    def start(display, record, updates):
-        started.append(record)
-        if len(started) == number:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("fasten.console.Runs.start", start)
 
 
 def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch):

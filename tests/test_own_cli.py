@@ -18,10 +18,10 @@ from PIL import Image
 import fasten.console as console
 import fasten.datasets as datasets
 import fasten.training as training
+from command_line import answer, refuse, tree
 from fasten.cli import main
 from fasten.records import read_record
 from own_data import make_blobs, write_digits, write_table
-from test_cli import answer, refuse, tree
 
 FAST = "--device cpu --epochs 3 --no-references"
 
