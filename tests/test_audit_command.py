@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from command_line import refuse, tree
 from fasten.auditing import audit_probabilities
@@ -23,12 +22,6 @@ from own_data import write_digits
 
 PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
 TRAIN = "train photos --verified verified.txt --device cpu --epochs 24 --no-references --out runs/photos"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

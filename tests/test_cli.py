@@ -41,15 +41,6 @@ COMMANDS = ["train", "resume", "evaluate", "predict", "export", "report", "metho
 COMMANDS += ["reproduce", "audit"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of seed 3, which no command takes by default."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from PIL import Image
 
 import fasten.console as console
@@ -24,12 +23,6 @@ from fasten.records import read_record
 from own_data import make_blobs, write_digits, write_table
 
 FAST = "--device cpu --epochs 3 --no-references"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
