@@ -219,13 +219,8 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     ([1, 2, 3], [0], [0], ('0', '1', '2', '3'))
     """
     parts = {"valid": rows.rows_of("valid"), "test": rows.rows_of("test")}
-    judged, given, transition = rows.judged_codes(), rows.given_codes(), None
     apart = np.isin(np.arange(len(rows)), np.concatenate(list(parts.values())))
-    if parse_noise(noise).kind != "none":
-        touched = np.flatnonzero((given >= 0) & ~apart)
-        rng = numpy_stream(seed, "noise")
-        made = corrupt(judged[touched], parse_noise(noise), rows.num_classes, rng, names=rows.class_names)
-        given[touched], transition = made.labels, made.transition
+    judged, (given, transition) = rows.judged_codes(), _given(rows, ~apart, noise, seed)
     verified = np.where(apart, -1, rows.verified_codes())
     picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)
     held = hold_back(given, verified, picked_random, seed)
@@ -252,6 +247,18 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
     )
+
+
+def _given(rows: Rows, free: NDArray[np.bool_], noise: str, seed: int) -> tuple[Labels, NDArray[np.float64] | None]:
+    """The given labels; where noise is made, those of the rows that are free for it are noisy, and its T is known."""
+    given, wanted = rows.given_codes(), parse_noise(noise)
+    if wanted.kind == "none":
+        return given, None
+    touched = np.flatnonzero((given >= 0) & free)
+    truth, rng = rows.judged_codes()[touched], numpy_stream(seed, "noise")
+    made = corrupt(truth, wanted, rows.num_classes, rng, names=rows.class_names)
+    given[touched] = made.labels
+    return given, made.transition
 
 
 def make_test_task(rows: Rows, data: Mapping[str, Any]) -> Task:
