@@ -1,4 +1,4 @@
-"""What a run is made of: its method with the network, the stages, the loader; and the weights of a method."""
+"""What a run is made of: its method with the network, the stages, the loader, and the fit that joins them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fasten import ranks
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
-from fasten.engine import prefixes
+from fasten.engine import Fit, prefixes
+from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.nets import Heads, build_backbone
@@ -69,6 +70,15 @@ def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
     """The stages of a method, and of the recipe what no method has to know."""
     assert isinstance(method, Method)
     return [replace(stage, average=recipe.average) for stage in method.plan(recipe)]
+
+
+def make_fit(run: Run, task: Task, machine: Machine, loader: Loader | None = None, net: nn.Module | None = None) -> Fit:
+    """All that a run trains with, where it trains; `loader` is another run's on the same task, `net` a user's own."""
+    method = machine.place(build_method(run, task, net))
+    if loader is None:
+        loader = make_loader(task, machine, run.seed)
+    plan = plan_of(method, run.recipe)  # of the method where it is: a plan holds its buffers
+    return Fit(method, plan, loader, machine, Watch(task, loader))
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
