@@ -1,4 +1,4 @@
-"""The engine: stages, epochs, updates. The only place that differentiates and steps."""
+"""The engine: stages, epochs, updates. The only place that steps: methods differentiate to look ahead, at most."""
 
 from __future__ import annotations
 
