@@ -11,24 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from command_line import refuse, tree
 from fasten.auditing import audit_probabilities
 from fasten.cli import main
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
 from finished_runs import make_run
 from own_data import write_digits
-from test_cli import refuse, tree
 
 PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
 TRAIN = "train photos --verified verified.txt --device cpu --epochs 24 --no-references --out runs/photos"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -298,4 +298,4 @@ def test_it_finds_what_find_finds(tmp_path):
     (_, table), probs, given, verified, _ = make(tmp_path / "run", seed=5)
     random = verified >= 0
     known = Known(tuple(map(str, range(600))), given, verified, random, hold_back(given, verified, random, 5))
-    assert find(probs, known, 3, seed=5).table(known, NAMES).equals(table)
+    assert find(probs, known, seed=5).table(known, NAMES).equals(table)

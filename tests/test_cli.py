@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 import fasten.training as training
+from command_line import answer, fill_disk, refuse, tree
 from data.fake_cifar import write_release
 from fasten.cli import main
 from fasten.console import Display
@@ -41,15 +41,6 @@ COMMANDS = ["train", "resume", "evaluate", "predict", "export", "report", "metho
 COMMANDS += ["reproduce", "audit"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of seed 3, which no command takes by default."""
@@ -65,37 +56,6 @@ def copy(finished, folder):
     for name in FILES:
         (folder / "run" / name).write_bytes((finished / name).read_bytes())
     return folder / "run"
-
-
-def tree(folder: Path) -> dict[str, str]:
-    """Every file and folder with a checksum of what it holds."""
-    found = sorted(folder.rglob("*"))
-    return {str(p.relative_to(folder)): hashlib.md5(p.read_bytes()).hexdigest() if p.is_file() else "" for p in found}
-
-
-def refuse(command: str, capsys, *words: str, folder: Path | None = None) -> str:
-    """Run a command that must fail in the one way that is allowed; its sentence."""
-    folder = folder or Path.cwd()
-    before = tree(folder)
-    capsys.readouterr()
-    assert main(shlex.split(command)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("fasten: ")
-    assert said.err.endswith("\n")
-    assert "Traceback" not in said.err
-    for word in words:
-        assert word in said.err
-    assert tree(folder) == before
-    return said.err
-
-
-def answer(command: str, capsys) -> str:
-    """Run a command that must succeed; its standard output."""
-    capsys.readouterr()
-    assert main(shlex.split(command)) == 0
-    return capsys.readouterr().out
 
 
 # What a user gets wrong: each is refused before anything is written.
@@ -266,8 +226,8 @@ def test_other_commands_refuse_too(folder, capsys, command, words):
 @pytest.mark.parametrize("name", ["fused", "overlapped", "compiled"])
 def test_a_gpu_without_triton_has_plain_kernels_only(monkeypatch, capsys, name):
     monkeypatch.setattr(fused_norm, "AVAILABLE", False)
-    for question, answer in {"is_available": True, "device_count": 1, "current_device": 0}.items():
-        monkeypatch.setattr(torch.cuda, question, lambda answer=answer: answer)
+    for question, reply in {"is_available": True, "device_count": 1, "current_device": 0}.items():
+        monkeypatch.setattr(torch.cuda, question, lambda reply=reply: reply)
     assert choose_machine("cuda").kernels == "plain"
     refuse(f"bench --device cuda --kernels {name}", capsys, f"--kernels {name} needs Triton", "`pip install triton`")
 
@@ -471,20 +431,6 @@ def test_a_report_that_cannot_be_written_is_refused(copy, capsys, out, words):
 
 
 # What goes wrong on the way: whatever is written can be read, and the run goes on.
-
-
-def fill_disk(monkeypatch, pattern: str, number: int) -> None:
-    """The disk is full from the `number`-th time that a file of this name is written."""
-    real, seen = os.replace, []
-
-    def replace_file(source, target):
-        if Path(target).match(pattern):
-            seen.append(target)
-            if len(seen) >= number:
-                raise OSError(errno.ENOSPC, "No space left on device")
-        real(source, target)
-
-    monkeypatch.setattr(os, "replace", replace_file)
 
 
 def without_times(record):

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 import fasten.cluster as cluster
+from command_line import refuse
 from fasten.cluster import TRIES, Cluster, read_cluster, room_on_ray
 from fasten.contract import Recipe
 from fasten.records import SHARED_GPU, Run
 from fasten.workers import Job, own_package
-from test_cli import refuse
 
 RUN = Run("digits", "symmetric:0.4", "cross-entropy", recipe=Recipe("small-cnn", epochs=1))
 

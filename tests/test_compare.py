@@ -18,6 +18,7 @@ import pytest
 import fasten.compare as compare_module
 import fasten.training as training
 import fasten.workers as workers
+from command_line import answer, fill_disk, interrupt_at, refuse, tree
 from fasten.cli import main
 from fasten.compare import Request, divide_settings, prepare
 from fasten.constants import COMPARED
@@ -26,10 +27,9 @@ from fasten.methods import METHODS
 from fasten.records import Run, read_record, write_record
 from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
-from fasten.standings import Comparison, Outcome, summarise
+from fasten.standings import Comparison, RunOutcome, summarise
 from fasten.training import Settings
 from own_data import write_table
-from test_cli import answer, fill_disk, refuse, tree
 from test_report import EVIL, Page
 
 METHOD_NAMES = ["naive-oversampling", "cross-entropy", "clean-only"]
@@ -196,18 +196,6 @@ def test_finished_runs_are_not_run_again(copy, capsys):
     assert main(shlex.split(f"{COMMAND} --out out")) == 0
     assert tree(copy) == before
     assert capsys.readouterr().err.count("of 6, from before)") == 6
-
-
-def interrupt_at(monkeypatch, number: int) -> None:
-    """At the first update of the `number`-th run that starts."""
-    started = []
-
-    def start(display, record, updates):
-        started.append(record)
-        if len(started) == number:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("fasten.console.Runs.start", start)
 
 
 def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch):
@@ -487,8 +475,8 @@ def summary_of(values: dict[str, list[float | None]], **changes) -> dict:
         for method in methods:
             runs.append(Run("digits", method=method, seed=seed))
             value, more = values[method][seed], {"test_accuracy": values[method][seed], "train_seconds": 2.0}
-            failed = Outcome(method, seed, "failed", error="diverged")
-            outcomes.append(failed if value is None else Outcome(method, seed, "finished", **(more | changes)))
+            failed = RunOutcome(method, seed, "failed", error="diverged")
+            outcomes.append(failed if value is None else RunOutcome(method, seed, "finished", **(more | changes)))
     return summarise(Comparison("digits", "none", "worst", 3, {}, methods, seeds, runs), outcomes)
 
 
@@ -547,7 +535,7 @@ def test_memory_and_devices_are_told():
     summary = summary_of({"a": [0.9, 0.8]}, peak_memory_bytes=3 * 2**30, device="cuda:0")
     assert "| 3.00 GiB |" in markdown(summary)
     assert summary["notes"] == []
-    two = [Outcome("a", 0, "finished", 0.9, device="cpu"), Outcome("a", 1, "finished", 0.9, device="cuda:0")]
+    two = [RunOutcome("a", 0, "finished", 0.9, device="cpu"), RunOutcome("a", 1, "finished", 0.9, device="cuda:0")]
     comparison = Comparison("digits", "none", "worst", 3, {}, ["a"], [0, 1], [Run("digits", seed=s) for s in (0, 1)])
     assert "cpu; cuda:0" in summarise(comparison, two)["notes"][0]
 

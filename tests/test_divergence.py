@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import fasten.training as training
 from builders import CPU32, make_tiny_task
+from fasten import building
 from fasten.building import build_method, make_loader
 from fasten.checkpoint import read_tensors
 from fasten.contract import Recipe
@@ -49,7 +49,7 @@ def poisoned(monkeypatch):
 
             return spoilt
 
-        monkeypatch.setattr(training, "plan_of", plan)
+        monkeypatch.setattr(building, "plan_of", plan)
 
     return poison
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fasten.cli import main
 from own_data import make_blobs, write_digits, write_table
@@ -68,7 +67,6 @@ def write_texts(path: Path) -> None:
     ],
 )
 def test_the_commands_of_a_page_run(folder, capsys, page, prepare, written):
-    torch.set_num_threads(1)
     prepare(folder)
     found = commands(page)
     assert len(found) >= 5

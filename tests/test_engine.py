@@ -11,8 +11,9 @@ from builders import CPU64, make_tiny_task
 from fasten.building import build_method
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
-from fasten.engine import SGD, Fit, Update
+from fasten.engine import Fit, Update
 from fasten.loader import Loader
+from fasten.optimizers import SGD
 from fasten.records import Run
 
 

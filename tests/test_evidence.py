@@ -12,6 +12,7 @@ from fasten import evidence
 from fasten.audit import judge
 from fasten.calibration import calibrated_unseen
 from fasten.corrections import threshold_for
+from fasten.data.task import Known
 from fasten.dependence import instance_dependence
 from fasten.evidence import counted_posterior, gather, hold_back, verify_next
 from reference.metrics import ref_posterior
@@ -23,6 +24,11 @@ seeds = st.integers(0, 2**32 - 1)
 def sampled(rng, p):
     """One class per row, drawn from that row of p."""
     return (rng.random((len(p), 1)) > p.cumsum(1)[:, :-1]).sum(1)
+
+
+def known_of(given, verified, picked_random, held=False):
+    ids = tuple(map(str, range(len(given))))
+    return Known(ids, given, verified, picked_random, np.zeros(len(ids), bool) | held)
 
 
 def verified_rows(seed, n, num_classes):
@@ -73,7 +79,7 @@ def test_the_posterior_of_t_has_scipys_beta_marginals(num_classes):
             marginal = stats.beta(count + 0.5, size - count + (num_classes - 1) / 2)
             assert found.low[i, j] == pytest.approx(marginal.ppf(0.025), rel=1e-8)
             assert found.high[i, j] == pytest.approx(marginal.ppf(0.975), rel=1e-8)
-            assert found.doubt[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
+            assert found.relative_error[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
     np.testing.assert_allclose(found.mean.sum(1), 1)
     assert found.n == np.sum((truth >= 0) & (given >= 0))
 
@@ -134,7 +140,7 @@ def greedy(post, given, rows, transition, n):
         for row in set(rows) - set(chosen):
             q = [-1 if y == given[row] else post[row, y] for y in range(post.shape[1])]
             other = int(np.argmax(q))
-            weight = 1 + (transition.doubt[other, given[row]] if transition else 0)
+            weight = 1 + (transition.relative_error[other, given[row]] if transition else 0)
             scores[row] = (1 - post[row].max()) * weight / np.sqrt(1 + taken.get((given[row], other), 0)), other
         best = max(scores, key=lambda row: (scores[row][0], -row))
         chosen.append(best)
@@ -183,7 +189,7 @@ def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
     post, given, truth = posterior_of(0)
     verified = np.where(np.arange(200) < 60, truth, -1)
     transition = counted_posterior(verified, given, 4) if counted else None
-    rows = verify_next(post, given, verified, verified >= 0, transition, 12, seed=0)
+    rows = verify_next(post, known_of(given, verified, verified >= 0), transition, 12, seed=0)
     free = [row for row in range(60, 200) if row not in rows.random]
     assert rows.chosen.tolist() == greedy(post, given, free, transition, 12)
 
@@ -195,7 +201,7 @@ def test_rows_to_verify_are_new_ones(seed, n):
     before = post.copy()
     missing, verified, picked_random = verified_rows(seed, 50, 4)
     given = np.where(missing < 0, -1, given)
-    rows = verify_next(post, given, verified, picked_random, None, n, seed)
+    rows = verify_next(post, known_of(given, verified, picked_random), None, n, seed)
     assert len(set(rows.chosen) | set(rows.random)) == len(rows.chosen) + len(rows.random)
     assert ((verified[rows.chosen] < 0) & (given[rows.chosen] >= 0)).all()
     assert (~picked_random[rows.random] & (given[rows.random] >= 0)).all()
@@ -207,10 +213,9 @@ def test_rows_to_verify_are_new_ones(seed, n):
 def test_random_rows_are_drawn_evenly_whatever_was_chosen_or_has_a_verdict():
     post, given, truth = posterior_of(1, 40)
     verified = np.where(np.arange(40) < 10, truth, -1)  # chosen by the program: not random
-    picked_random = np.arange(40) >= 36
-    drawn = np.zeros(40)
+    known, drawn = known_of(given, verified, np.arange(40) >= 36), np.zeros(40)
     for seed in range(2000):
-        drawn[verify_next(post, given, verified, picked_random, None, 9, seed).random] += 1
+        drawn[verify_next(post, known, None, 9, seed).random] += 1
     np.testing.assert_allclose(drawn[:36] / 2000, 1 / 4, atol=4 * np.sqrt(3 / 16 / 2000))
     assert drawn[36:].sum() == 0
 
@@ -219,9 +224,9 @@ def test_uncertain_classes_are_verified_first():
     post, given = np.tile([0.5, 0.3, 0.2], (4, 1)), np.array([0, 0, 2, 2])  # in doubt: (1, 0) and (0, 2)
     truth, labels = np.repeat([1, 0], [200, 200]), np.repeat([0, 0], [200, 200])
     transition = counted_posterior(truth, labels, 3)  # much is known of T[1, 0], nothing of T[0, 2]
-    unknown, no_more_random = np.full(4, -1), np.ones(4, bool)
-    assert verify_next(post, given, unknown, no_more_random, transition, 1, 0).chosen.tolist() == [2]
-    assert verify_next(post, given, unknown, no_more_random, None, 3, 0).chosen.tolist() == [0, 2, 1]
+    known = known_of(given, np.full(4, -1), np.ones(4, bool))  # no more random ones
+    assert verify_next(post, known, transition, 1, 0).chosen.tolist() == [2]
+    assert verify_next(post, known, None, 3, 0).chosen.tolist() == [0, 2, 1]
 
 
 def errors(seed, n, num_classes, strength):
@@ -298,7 +303,7 @@ def calibrated_corrections(post, given, p_wrong):
 def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_ones():
     given, verified, picked_random, judged, post = verified_run(0)
     held = hold_back(given, verified, picked_random, seed=0)
-    found = gather(given, verified, picked_random, held, judged, 4, probs=post)
+    found = gather(known_of(given, verified, picked_random, held), judged, post)
     random = picked_random & (verified >= 0)
     assert (found.num_random, found.num_held, found.transition.n) == (random.sum(), held.sum(), random.sum())
     assert (found.calibration.n, found.calibration.wrong) == (held.sum(), (given != verified)[held].sum())
@@ -316,7 +321,7 @@ def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_on
 def test_with_a_precision_to_keep_those_corrections_are_judged_that_are_made(min_precision):
     given, verified, picked_random, judged, post = verified_run(0)
     held = hold_back(given, verified, picked_random, seed=0)
-    found = gather(given, verified, picked_random, held, judged, 4, min_precision=min_precision, probs=post)
+    found = gather(known_of(given, verified, picked_random, held), judged, post, min_precision)
     p_wrong, suggested = 1 - post[np.arange(len(given)), given], post.argmax(1)
     rows = held & (suggested != given)
     num_random = int((picked_random & (verified >= 0)).sum())
@@ -336,7 +341,8 @@ def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():
     rng = np.random.default_rng(2)
     p, wrong = rng.uniform(0.3, 0.7, 60), rng.random(60) < 0.5
     no, yes = np.zeros(60, int), np.ones(60, int)
-    found = gather(no, wrong.astype(int), yes > 0, yes > 0, judge(np.stack([1 - p, p], 1), no), 2)
+    post = np.stack([1 - p, p], 1)
+    found = gather(known_of(no, wrong.astype(int), yes > 0, yes > 0), judge(post, no), post)
     proposed = calibrated_unseen(p, wrong) > 0.5
     assert found.corrections.precision.n == proposed.sum()
     assert found.corrections.precision.k == wrong[proposed].sum()
@@ -348,20 +354,20 @@ def test_verdicts_on_rows_that_the_program_chose_change_nothing():
     held = hold_back(given, verified, picked_random, seed=0)
     other = np.where(picked_random, verified, (verified + 1) % 4)
     np.testing.assert_array_equal(held, hold_back(given, other, picked_random, seed=0))
-    one, two = (gather(given, v, picked_random, held, judged, 4, 0.8, post).to_json() for v in (verified, other))
-    assert one == two
+    one, two = (known_of(given, v, picked_random, held) for v in (verified, other))
+    assert gather(one, judged, post, 0.8).to_json() == gather(two, judged, post, 0.8).to_json()
 
 
 @pytest.mark.parametrize("min_precision", [None, 0.9])
 def test_evidence_survives_json_also_of_no_rows_at_all(min_precision):
-    none, no = np.empty(0, np.int64), np.empty(0, bool)
-    empty = gather(none, none, no, no, judge(np.empty((0, 3)), none), 3, min_precision, np.empty((0, 3))).to_json()
+    none, no, post = np.empty(0, np.int64), np.empty(0, bool), np.empty((0, 3))
+    empty = gather(known_of(none, none, no), judge(post, none), post, min_precision).to_json()
     assert json.loads(json.dumps(empty, allow_nan=False)) == empty
     assert (empty["num_random"], empty["num_held"], empty["transition"]["n"], empty["dependence"]) == (0, 0, 0, None)
     assert "0 held-back rows" in empty["calibration"]["uncalibrated"]
     given, verified, picked_random, judged, post = verified_run(2)
     held = hold_back(given, verified, picked_random, seed=0)
-    full = gather(given, verified, picked_random, held, judged, 4, min_precision, post).to_json()
+    full = gather(known_of(given, verified, picked_random, held), judged, post, min_precision).to_json()
     assert json.loads(json.dumps(full, allow_nan=False)) == full
     assert np.sum(full["transition"]["counts"]) == full["num_random"]
     assert (full["threshold"] is None) == (min_precision is None)

@@ -32,7 +32,7 @@ def run_of(n: int = 1500, num_verified: int = 600, chosen: int = 0, seed: int = 
 
 def test_without_random_verdicts_the_t_is_the_models_and_nothing_is_calibrated():
     probs, known, _ = run_of(num_verified=0, chosen=50)
-    found = find(probs, known, 3)
+    found = find(probs, known)
     np.testing.assert_allclose(found.transition, audit.given_transition(probs, known.given, 3))
     assert found.evidence is None
     assert found.notes == []
@@ -52,11 +52,11 @@ def test_t_is_counted_from_random_rows_that_are_not_held_back():
         mine = rows[truth[rows] == i]
         for j in range(3):
             expected[i, j] = ((known.given[mine] == j).sum() + 50 * model[i, j]) / (len(mine) + 50)
-    np.testing.assert_allclose(find(probs, known, 3).transition, expected, rtol=1e-12)
+    np.testing.assert_allclose(find(probs, known).transition, expected, rtol=1e-12)
     garbage = np.where(known.held, (known.verified + 1) % 3, known.verified)
     other = Known(known.ids, known.given, garbage, known.picked_random, known.held)
     np.testing.assert_array_equal(counted_onto(model, other), counted_onto(model, known))
-    np.testing.assert_array_equal(find(probs, other, 3).judged.p_wrong, find(probs, known, 3).judged.p_wrong)
+    np.testing.assert_array_equal(find(probs, other).judged.p_wrong, find(probs, known).judged.p_wrong)
 
 
 def test_a_class_that_nobody_verified_keeps_the_models_row():
@@ -75,7 +75,7 @@ def test_counts_outweigh_a_model_that_is_wrong():
 
 def test_a_verdict_settles_its_row_unless_it_is_held_back():
     probs, known, truth = run_of(chosen=40)
-    found = find(probs, known, 3)
+    found = find(probs, known)
     table = found.table(known, NAMES).set_index("row").sort_index()
     settled, wrong = known.trained, truth != known.given
     assert (table["suggested"][settled] == np.array(NAMES)[truth[settled]]).all()
@@ -91,7 +91,7 @@ def test_a_verdict_settles_its_row_unless_it_is_held_back():
 
 def test_the_shown_probabilities_fit_each_other():
     probs, known, _ = run_of()
-    found = find(probs, known, 3)
+    found = find(probs, known)
     p_wrong, suggested, p_suggested, _, _ = found.calibrated(known.given)
     same = suggested == known.given
     np.testing.assert_allclose(p_suggested[same], 1 - p_wrong[same])
@@ -107,7 +107,7 @@ def test_the_suggested_label_is_the_most_probable_one_after_calibration():
     """A network that has learnt wrong labels by heart is too sure of them; held-back rows say so."""
     probs, known, truth = run_of()
     learnt = 0.3 * probs + 0.7 * np.eye(3)[known.given]
-    found = find(learnt, known, 3)
+    found = find(learnt, known)
     model, shown, rows = found.judged, found.calibrated(known.given), np.arange(len(truth))
     post = audit.posterior(learnt, found.transition, known.given)
     others = post * (np.arange(3) != known.given[:, None])
@@ -127,12 +127,12 @@ def test_the_suggested_label_is_the_most_probable_one_after_calibration():
 def test_a_precision_is_kept_by_the_very_corrections_that_it_was_tested_with():
     probs, known, truth = run_of()
     learnt = 0.8 * probs + 0.2 * np.eye(3)[known.given]
-    found = find(learnt, known, 3, min_precision=0.6)
+    found = find(learnt, known, min_precision=0.6)
     cut = next(cut for cut in found.evidence.threshold.tested if cut.threshold == found.evidence.threshold.threshold)
     table = found.table(known, NAMES).set_index("row").sort_index()
     changed = (table["corrected"] != table["given"])[known.held]
     assert (changed.sum(), (table["corrected"] == np.array(NAMES)[truth])[known.held][changed].sum()) == (cut.n, cut.k)
-    assert (found.calibrated(known.given).suggested != find(learnt, known, 3).calibrated(known.given).suggested).any()
+    assert (found.calibrated(known.given).suggested != find(learnt, known).calibrated(known.given).suggested).any()
 
 
 @pytest.mark.parametrize("heart", [0.0, 0.9, 0.99])
@@ -140,7 +140,7 @@ def test_t_is_as_often_wrong_as_verified_labels_also_of_a_model_that_learnt_labe
     probs, known, truth = run_of(num_verified=150)
     learnt = (1 - heart) * probs + heart * np.eye(3)[known.given]
     true = np.array([np.bincount(known.given[truth == c], minlength=3) / (truth == c).sum() for c in range(3)])
-    off = np.abs(find(learnt, known, 3).transition - true).max()
+    off = np.abs(find(learnt, known).transition - true).max()
     model = np.abs(audit.given_transition(learnt, known.given, 3) - true).max()
     assert off < 0.12
     assert (model > 0.3) == (heart > 0), "the case at hand"
@@ -149,7 +149,7 @@ def test_t_is_as_often_wrong_as_verified_labels_also_of_a_model_that_learnt_labe
 @pytest.mark.parametrize("min_precision", [None, 0.6])
 def test_labels_of_a_class_that_no_model_was_shown_are_kept_and_the_evidence_is_of_the_others(min_precision):
     probs, known, _ = run_of()
-    found = find(probs, known, 3, min_precision, kept=[1])
+    found = find(probs, known, min_precision, kept=[1])
     table = found.table(known, NAMES).set_index("row").sort_index()
     changed = (table["corrected"] != table["given"]).to_numpy() & ~known.trained
     kept = (known.given == 1) & ~known.trained
@@ -158,7 +158,7 @@ def test_labels_of_a_class_that_no_model_was_shown_are_kept_and_the_evidence_is_
     assert (table["p_wrong"][kept] > 0.5).any(), "they may look wrong, and can be reviewed"
     assert found.evidence is not None
     assert 0 < found.evidence.corrections.precision.n <= (known.held & (known.given != 1)).sum()
-    judged, plain = found.judged, find(probs, known, 3, min_precision).judged
+    judged, plain = found.judged, find(probs, known, min_precision).judged
     np.testing.assert_array_equal(judged.p_wrong, plain.p_wrong)
     np.testing.assert_array_equal(judged.suggested[known.given != 1], plain.suggested[known.given != 1])
 
@@ -202,11 +202,11 @@ def test_a_model_that_finds_most_labels_wrong_is_doubted_where_nobody_can_tell()
 )
 def test_corrections_that_are_mostly_wrong_or_may_be_are_called_so_unless_a_precision_is_kept(right, changed, said):
     probs, known, _ = run_of()
-    found = find(probs, known, 3)
+    found = find(probs, known)
     assert found.evidence is not None
     corrections = Corrections(proportion(right, changed), proportion(0, 0))
     notes = [replace(found, evidence=replace(found.evidence, corrections=corrections)).notes]
-    strict = find(probs, known, 3, min_precision=0.9)
+    strict = find(probs, known, min_precision=0.9)
     assert strict.evidence is not None
     notes.append(replace(strict, evidence=replace(strict.evidence, corrections=corrections)).notes)
     words = {
@@ -219,7 +219,7 @@ def test_corrections_that_are_mostly_wrong_or_may_be_are_called_so_unless_a_prec
 
 def test_a_precision_asked_for_without_random_verdicts_corrects_nothing_and_says_so():
     probs, known, _ = run_of(num_verified=0)
-    found = find(probs, known, 3, min_precision=0.9)
+    found = find(probs, known, min_precision=0.9)
     assert not found.table(known, NAMES)["is_issue"].any()
     assert any("nothing is corrected; verify rows at random first" in note for note in found.notes)
 
@@ -229,7 +229,7 @@ def test_the_precision_that_is_kept_holds_on_all_rows():
     misses, kept = 0, 0
     for seed in range(20):
         probs, known, truth = run_of(seed=seed)
-        table = find(probs, known, 3, 0.85).table(known, NAMES).set_index("row").sort_index()
+        table = find(probs, known, 0.85).table(known, NAMES).set_index("row").sort_index()
         changed = table["is_issue"].to_numpy() & ~known.trained & (table["suggested"] != table["given"]).to_numpy()
         kept += int(changed.any())
         right = table["corrected"].to_numpy()[changed] == np.array(NAMES)[truth[changed]]

@@ -22,6 +22,7 @@ from builders import label_table, make_tiny_task
 from example_record import example_record
 from fasten.audit import judge
 from fasten.calibration import reliability
+from fasten.data.task import Known
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery
 from fasten.report import read_gallery, render
@@ -59,7 +60,8 @@ def _evidence(min_precision: float) -> str:
     other = np.where(given == truth, (truth + 1) % 3, truth)
     judged = judge((1 - p_wrong) * np.eye(3)[given] + p_wrong * np.eye(3)[other], given)
     held = np.arange(n) % 3 == 0
-    found = gather(given, truth, np.ones(n, bool), held, judged, 3, min_precision, np.eye(3)[truth] * 0.8 + 0.1)
+    known = Known(tuple(map(str, range(n))), given, truth, np.ones(n, bool), held)
+    found = gather(known, judged, np.eye(3)[truth] * 0.8 + 0.1, min_precision)
     return json.dumps(found.to_json())
 
 

@@ -25,7 +25,7 @@ ORDER = [
     *("ranges", "contract", "augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
-    *("machine", "capture", "averaging", "engine", "evaluate"),
+    *("machine", "capture", "averaging", "optimizers", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "folders", "experiments.spec"),  # the report shows what these values say
     *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from command_line import refuse
 from fasten import observe
 from fasten.auditing import read_audit
 from fasten.building import make_loader
@@ -22,7 +23,6 @@ from fasten.machine import choose_machine
 from fasten.own import Own, auto_recipe, make_own_task, read_rows
 from fasten.records import Run, read_record
 from fasten.training import Settings, train
-from test_cli import refuse
 
 PAGE = Path(__file__).parent.parent / "docs" / "my-loop.md"
 ROWS, CLASSES = 60, 3

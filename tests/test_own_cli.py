@@ -12,24 +12,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from PIL import Image
 
 import fasten.console as console
 import fasten.datasets as datasets
 import fasten.training as training
+from command_line import answer, refuse, tree
 from fasten.cli import main
 from fasten.records import read_record
 from own_data import make_blobs, write_digits, write_table
-from test_cli import answer, refuse, tree
 
 FAST = "--device cpu --epochs 3 --no-references"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads that wait for each other are slow where others work too."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

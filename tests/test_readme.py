@@ -19,7 +19,6 @@ OWN, PIECES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_its_five_lines_repair_labels():
-    torch.set_num_threads(1)
     assert len([line for line in OWN.splitlines() if line]) <= 5
     x, given, truth = make_blobs()
     names: dict = {"X": x, "y": given, "X_new": x[:3], "y_verified": np.where(np.arange(400) < 120, truth, np.nan)}

@@ -20,6 +20,7 @@ import safetensors.torch
 import fasten.training as training
 import fasten.wanted as wanted
 import fasten.workers as workers
+from command_line import answer, fill_disk, interrupt_at, refuse, tree
 from fasten.cli import main
 from fasten.contract import Recipe
 from fasten.datasets import DATASETS
@@ -33,7 +34,6 @@ from fasten.reproduce import Pace, bench_of
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import choose, find_records, own_records
-from test_cli import answer, fill_disk, refuse, tree
 
 ROOT = Path(__file__).parent.parent
 RECIPE = Recipe("small-cnn", epochs=1, batch_size=400, rate=0.2)
@@ -204,18 +204,6 @@ def test_seeds_and_names_are_added(made, capsys):
     assert cells()["clean-only", "40%"]["n"] == 3
     assert [read()["experiments"][name]["seeds"] for name in ("small", "losses")] == [[0, 1, 2], [0, 1]]
     assert read()["experiments"]["losses"]["curves"][0]["points"]
-
-
-def interrupt_at(monkeypatch, number: int) -> None:
-    """At the start of the `number`-th run."""
-    started = []
-
-    def start(display, record, updates):
-        started.append(record)
-        if len(started) == number:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("fasten.console.Runs.start", start)
 
 
 def without_times(out: Path) -> list:

@@ -161,9 +161,8 @@ def test_clean_only_takes_no_row_twice_while_there_are_enough(clean, batch_size,
     """Ten classes: five rows of each suffice for a batch of fifty; of less than one of each, rows stand for classes."""
     run = replace(RUN, method="clean-only", recipe=replace(RECIPE, batch_size=batch_size))
     task = load_task("digits", RUN.noise, 0, clean=clean)
-    loader = training.make_loader(task, training.choose_machine("cpu"), 0)
-    (stage,) = training.plan_of(training.build_method(run, task), run.recipe)
-    index = next(loader.updates(stage, (0, 1)))["clean"].index
+    fit = building.make_fit(run, task, training.choose_machine("cpu"))
+    index = next(fit.loader.updates(fit.plan[0], (0, 1)))["clean"].index
     assert len(index) == expected
     assert len(index.unique()) == min(clean, expected)
 

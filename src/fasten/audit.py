@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 
 from fasten.cells import escaped
 from fasten.files import replaced, write_text
-from fasten.metrics import transition_from_counts
-
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
+from fasten.metrics import Bools, Floats, Ints, transition_from_counts
 
 # Rows worked on at a time: a few megabytes in float64 at 100 classes, so they stay in the cache.
 CHUNK = 4096
@@ -77,7 +74,7 @@ class Judged(NamedTuple):
     other: NDArray[np.int64]
     p_other: NDArray[np.float64]
 
-    def keeping(self, rows: NDArray[np.bool_], given: Ints) -> "Judged":
+    def keeping(self, rows: Bools, given: Ints) -> "Judged":
         """The same with no other label to suggest for some rows, which keep the label that they have.
 
         >>> found = judge(np.array([[0.2, 0.8]]), np.array([0])).keeping(np.array([True]), np.array([0]))
@@ -138,7 +135,7 @@ def make_table(
     ids: Sequence[Any] | NDArray[Any],
     given: Ints,
     judged: Judged,
-    is_issue: NDArray[np.bool_],
+    is_issue: Bools,
     class_names: Sequence[Any],
     rank: Floats | None = None,
 ) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fasten import audit
 from fasten.cells import unescaped
 from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
-from fasten.data.task import Known
+from fasten.data.task import Known, Labels
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
 from fasten.folders import check_no_file, check_unused
@@ -27,8 +27,6 @@ from fasten.report import read_gallery, write_report
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
 from fasten.suggest import one_line
-
-Labels = NDArray[np.int64]
 
 CHUNK = 65_536  # rows checked at a time
 TOLERANCE = 1e-3  # of the sum of a row of probabilities
@@ -197,7 +195,7 @@ def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
         )
     seed = int(record["run"].get("seed") or 0)
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
-    now = find(found.probabilities(), found.known, len(found.class_names), min_precision, seed, kept)
+    now = find(found.probabilities(), found.known, min_precision, seed, kept)
     assert now.evidence is not None
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
@@ -240,7 +238,7 @@ def audit_probabilities(
     known = make_known(given, names, ids=ids, verified=verified, picked=picked, held=held, seed=seed)
     if len(known.given) != len(probs):
         raise ValueError(f"there are {len(known.given)} labels for {len(probs)} rows of probabilities; give as many")
-    found = find(probs, known, len(names), min_precision, seed)
+    found = find(probs, known, min_precision, seed)
     table = found.table(known, names)
     record = _record(name, names, known, found, seed)
     record["notes"] += [*notes, *found.notes]

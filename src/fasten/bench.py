@@ -11,12 +11,11 @@ from itertools import cycle
 
 import torch
 
-from fasten.building import build_method, make_loader, plan_of
+from fasten.building import make_fit, make_loader
 from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
 from fasten.datasets import Dataset, make_task
-from fasten.engine import Fit
 from fasten.loader import Loader
 from fasten.machine import Kernels, Machine
 from fasten.nets import fused_norm
@@ -107,8 +106,7 @@ class _Stepper:
     def __init__(self, run: Run, number: int, task: Task, machine: Machine, loader: Loader, updates: int) -> None:
         before = _memory(machine.device)
         began = time.perf_counter()
-        method = machine.place(build_method(run, task))
-        fit = Fit(method, plan_of(method, run.recipe), loader, machine, lambda method, history: {})
+        fit = make_fit(run, task, machine, loader)
         fit.progress.stage = number
         self._step, stage = fit.start_stage()
         assert fit.update is not None

@@ -1,7 +1,8 @@
-"""What a run is made of: its method with the network, the stages, the loader; and the weights of a method."""
+"""What a run is made of: its method with the network, the stages, the loader, and the fit that joins them."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from fasten import ranks
 from fasten.contract import Method, Recipe, Stage
 from fasten.data.task import Task
-from fasten.engine import prefixes
+from fasten.engine import Fit, prefixes
+from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.nets import Heads, build_backbone
@@ -27,8 +29,27 @@ MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there a
 _SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
 
 
-def build_method(run: Run, task: Task) -> nn.Module:
-    """The method with its network, initialised from the run's seed."""
+def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
+    """The method with its network, initialised from the run's seed; a copy of `net` in place of the recipe's."""
+    entry, recipe, options = find_method(run.method), run.recipe, _options(run, task)
+    if entry.clean_set and len(task.clean) == 0:
+        raise ValueError(
+            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
+            "--verified FILE (in a table also in the column verified_label), or use the method cross-entropy"
+        )
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(run.seed, "init"))
+        wanted = recipe.net if net is None else copy.deepcopy(net)
+        backbone = build_backbone(wanted, task.shape, weights=recipe.weights, frozen=recipe.frozen)
+        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+    for heads in method.modules():
+        if isinstance(heads, Heads):
+            heads.parts.synced = recipe.sync_norm
+    return method
+
+
+def _options(run: Run, task: Task) -> dict[str, Any]:
+    """The method's, with what they are by default on such data."""
     entry = find_method(run.method)
     options: dict[str, Any] = {**entry.options, **run.options}
     if options.pop("oracle", False):
@@ -42,25 +63,22 @@ def build_method(run: Run, task: Task) -> nn.Module:
     if "per_class" in option_types(entry) and (alone or task.known is not None):
         most = len(task.clean) // task.num_classes if alone else MOST_PER_CLASS
         options.setdefault("per_class", max(1, min(most, run.recipe.batch_size // task.num_classes)))
-    if entry.clean_set and len(task.clean) == 0:
-        raise ValueError(
-            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
-            "--verified FILE (in a table also in the column verified_label), or use the method cross-entropy"
-        )
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(run.seed, "init"))
-        backbone = build_backbone(run.recipe.net, task.shape, weights=run.recipe.weights, frozen=run.recipe.frozen)
-        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
-    for net in method.modules():
-        if isinstance(net, Heads):
-            net.parts.synced = run.recipe.sync_norm
-    return method
+    return options
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
     """The stages of a method, and of the recipe what no method has to know."""
     assert isinstance(method, Method)
     return [replace(stage, average=recipe.average) for stage in method.plan(recipe)]
+
+
+def make_fit(run: Run, task: Task, machine: Machine, loader: Loader | None = None, net: nn.Module | None = None) -> Fit:
+    """All that a run trains with, where it trains; `loader` is another run's on the same task, `net` a user's own."""
+    method = machine.place(build_method(run, task, net))
+    if loader is None:
+        loader = make_loader(task, machine, run.seed)
+    plan = plan_of(method, run.recipe)  # of the method where it is: a plan holds its buffers
+    return Fit(method, plan, loader, machine, Watch(task, loader))
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:

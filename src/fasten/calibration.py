@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.metrics import Floats
-
-Bools = NDArray[np.bool_]
+from fasten.metrics import Bools, Floats
 
 MIN_HELD = 20  # fewer rows say less than the prior does
 MIN_EACH = 5  # wrong and right ones that are taken at their word; of fewer, see `_targets`

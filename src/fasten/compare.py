@@ -29,7 +29,7 @@ from fasten.options import apply_settings, find_method, option_types
 from fasten.own import Own
 from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
-from fasten.standings import FIXED, SCHEMA, Comparison, Outcome, Summary, folder_name, summarise
+from fasten.standings import FIXED, SCHEMA, Comparison, RunOutcome, Summary, folder_name, summarise
 from fasten.suggest import nearest
 from fasten.training import Settings
 from fasten.workers import Job, in_this_process
@@ -50,7 +50,7 @@ class Request:
     own: Own = field(default_factory=Own)
 
 
-Done = Callable[[Outcome, int, int, bool], None]  # a run, its number, the number of all, whether it was there before
+Done = Callable[[RunOutcome, int, int, bool], None]  # a run, its number, the number of all, whether it was there before
 
 
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
@@ -134,12 +134,12 @@ def _carry_out(comparison: Comparison, out: Path, settings: Settings, done: Done
     return summary
 
 
-def _outcome(run: Run, record: Record | None, error: str | None = None) -> Outcome:
+def _outcome(run: Run, record: Record | None, error: str | None = None) -> RunOutcome:
     if record is None or record["result"] is None:
-        return Outcome(run.method, run.seed, "failed" if error else "open", error=error)
+        return RunOutcome(run.method, run.seed, "failed" if error else "open", error=error)
     keys = ("test_accuracy", "valid_accuracy", "train_seconds", "peak_memory_bytes")
     values = {key: record["result"][key] for key in keys} | {"rows_valid": record["data"].get("rows_valid")}
-    return Outcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
+    return RunOutcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
 
 
 def read_seeds(text: str) -> list[int]:
@@ -259,7 +259,7 @@ def _failures(out: Path) -> dict[str, str]:
     return {run["folder"]: run["error"] for run in runs if run["state"] == "failed" and (out / run["folder"]).exists()}
 
 
-def _write(out: Path, comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
+def _write(out: Path, comparison: Comparison, outcomes: Sequence[RunOutcome]) -> Summary:
     summary = summarise(comparison, outcomes)
     write_text(out / "compare.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     for name, make in (("compare.csv", csv_text), ("compare.md", markdown), ("compare.html", render)):

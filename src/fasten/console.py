@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fasten.records import Record, Run
     from fasten.report.paper import Outcome
     from fasten.reproduce import Made
-    from fasten.standings import Outcome as RunOutcome
-    from fasten.standings import Summary
+    from fasten.standings import RunOutcome, Summary
     from fasten.wanted import Plan
 
 PATIENCE = 3.0  # seconds

@@ -2,7 +2,7 @@
 
 A method is an `nn.Module`: what it trains are its children, what it remembers are its buffers. It adds `plan(recipe)`,
 its stages in order, and `forward(x)`, class probabilities. A step yields `(part, loss)`, one update of that part each;
-the engine alone differentiates and steps.
+the engine alone takes it.
 """
 
 from __future__ import annotations

@@ -7,12 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fasten.metrics import Floats, Ints
+from fasten.metrics import Bools, Floats, Ints
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
-
-Bools = NDArray[np.bool_]
 
 # The strictest cut leaves room for two mistakes, since one that leaves none mostly fails by bad luck.
 FLOOR = 0.5  # a label that is rather right than wrong is never changed
@@ -130,6 +127,12 @@ def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:
     return Corrections(precision, proportion(int(changed[wrong].sum()), int(wrong.sum())))
 
 
+def check_precision(min_precision: float | None) -> None:
+    """Refuse a precision to keep that is no share; None is none."""
+    if min_precision is not None and not 0 < min_precision < 1:
+        raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision:g}; write 95% as 0.95")
+
+
 def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verified: int) -> ThresholdChoice:
     """The lowest threshold whose corrections, all rows with p_wrong above it, keep `min_precision`, at 95%.
 
@@ -145,8 +148,7 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
     >>> choice.threshold, choice.more_if_right
     (None, 200)
     """
-    if not 0 < min_precision < 1:
-        raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision}; write 95% as 0.95")
+    check_precision(min_precision)
     cuts = _cuts(p_wrong, right, min_precision)
     passed = [reaches(cut.k, cut.n, min_precision) for cut in cuts]
     num_passed = passed.index(False) if False in passed else len(cuts)

@@ -47,6 +47,7 @@ class Dataset:
     num_valid: int
     recipe: Recipe
     num_test: int = 0  # where the files have no test rows of their own
+    shape: tuple[int, ...] = ()  # of an example as the network sees it, which records do not say
     mean: tuple[float, ...] = (0.0,)  # of pixels in [0, 1]
     std: tuple[float, ...] = (1.0,)
     pad: int = 0
@@ -57,7 +58,7 @@ class Dataset:
 
 
 # The paper's split and recipe.
-CIFAR: Any = {"num_clean": 1000, "num_valid": 5000, "recipe": Recipe(), "pad": 4, "flip": True}
+CIFAR: Any = {"num_clean": 1000, "num_valid": 5000, "recipe": Recipe(), "shape": (3, 32, 32), "pad": 4, "flip": True}
 CIFAR10: Any = CIFAR | {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
 CIFAR100: Any = CIFAR | {"mean": (0.507, 0.487, 0.441), "std": (0.267, 0.256, 0.276)}
 
@@ -69,6 +70,7 @@ DATASETS: dict[str, Dataset] = {
         num_valid=100,
         num_test=400,
         recipe=Recipe("small-cnn", epochs=40, rate=0.2, milestones=(29, 35)),
+        shape=(1, 8, 8),
         mean=(0.305,),
         std=(0.376,),
     ),
@@ -103,6 +105,7 @@ DATASETS: dict[str, Dataset] = {
         num_clean=47_570,
         num_valid=14_313,
         recipe=Recipe("imagenet-resnet50", epochs=2, batch_size=42, rate=0.01, milestones=(2,)),
+        shape=(3, 224, 224),
         mean=(0.485, 0.456, 0.406),  # ImageNet's
         std=(0.229, 0.224, 0.225),
         flip=True,

@@ -1,23 +1,23 @@
-"""The engine: stages, epochs, updates. The only place that differentiates and steps."""
+"""The engine: stages, epochs, updates. The only place that steps: methods differentiate to look ahead, at most."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.sgd import sgd
 
 from fasten.averaging import Mean
 from fasten.capture import OneUpdate, capture, uncompiled
-from fasten.contract import Batch, Optim, Stage
+from fasten.contract import Batch, Stage
 from fasten.loader import Loader, Picks
 from fasten.machine import Machine
 from fasten.nets.norm import statistics
 from fasten.nets.overlap import gradients
+from fasten.optimizers import make_optimizer, velocities
 from fasten.ranks import in_order, places, totals, world
 
 Row = dict[str, Any]  # what the record says of one epoch
@@ -49,10 +49,10 @@ class Update:
         # Fused steps on an NVIDIA GPU read a float32 rate, and Apple's have no float64 at all.
         precise = torch.float64 if device.type == "cpu" else torch.float32
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
-        self.optimizers = {p: _optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
-        self.velocities = {part: _velocities(optimizer) for part, optimizer in self.optimizers.items()}
+        self.optimizers = {p: make_optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
+        self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
         self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
-        self._rates: dict[nn.Module, float] = {}
+        self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
         self.history = {name: t.new_zeros(self.length, *t.shape) for name, t in stage.trace.items()}
         self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
@@ -79,9 +79,9 @@ class Update:
         passed = ((epoch - 1) * self.length + update) * self.share
         for part, rate in self.rates.items():
             now = self.stage.optim[part].rate_at(epoch, passed) * factor
-            if now != self._rates.get(part):
+            if now != self._last_set.get(part):
                 rate.fill_(now)
-                self._rates[part] = now
+                self._last_set[part] = now
 
     def take_over(self, before: Update) -> None:
         """Go on with the momentum of another stage, part by part."""
@@ -125,13 +125,13 @@ class Fit:
 
     def run(self) -> None:
         while self.progress.stage < len(self.plan):
-            self._run_stage(self.plan[self.progress.stage])
+            self._run_stage()
             self.progress.stage += 1
             self.progress.epoch, self.progress.update = 1, 0
         self._load_networks(self.selected)
 
-    def _run_stage(self, stage: Stage) -> None:
-        step, _ = self.start_stage()
+    def _run_stage(self) -> None:
+        step, stage = self.start_stage()
         while self.progress.epoch <= stage.epochs:
             self._run_epoch(stage, step)
             self.progress.epoch, self.progress.update = self.progress.epoch + 1, 0
@@ -190,15 +190,20 @@ class Fit:
             update.mean.follow((at.epoch - 1) * update.length + at.update)
             if at.update < update.length:
                 self.after_update(False)
-        main = list(stage.optim.values())[-1]
+        self._end_epoch(stage, update)
+
+    def _end_epoch(self, stage: Stage, update: Update) -> None:
+        """Measure what the epoch came to, keep it if it is the best, and write its row."""
+        at = self.progress
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
         with update.mean.in_place():
             row |= self.measure(self.method, update.history)
             self._select(row)
         self.method.train()
         self.tick()
+        main = list(stage.optim.values())[-1]
         rate = main.rate_at(at.epoch, (at.epoch - 1) * update.length * update.share) * at.rate_factor
-        row |= {"learning_rate": rate, "seconds": at.seconds - _total_seconds(at.rows)}
+        row |= {"learning_rate": rate, "seconds": at.seconds - sum(before["seconds"] for before in at.rows)}
         at.rows.append(row)
         update.clear()
 
@@ -304,55 +309,3 @@ def _networks(method: nn.Module) -> dict[str, Tensor]:
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-class SGD:
-    """The step of `torch.optim.SGD`, without the class: with it torch imports its compiler, a second of every run."""
-
-    def __init__(self, spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> None:
-        self.spec, self.parameters, self.rate = spec, parameters, rate
-        self.state: dict[Tensor, dict[str, Tensor]] = {p: {"momentum_buffer": torch.zeros_like(p)} for p in parameters}
-
-    @torch.no_grad()
-    def step(self) -> None:
-        on_cpu = self.rate.device.type == "cpu"
-        rate: Any = self.rate.item() if on_cpu else self.rate  # a GPU reads it when the captured update is replayed
-        sgd(
-            list(self.parameters),
-            cast(list[Tensor], [parameter.grad for parameter in self.parameters]),  # an update sets all of them
-            list(_velocities(self)),
-            foreach=on_cpu,  # the same sums, in fewer calls
-            fused=self.rate.device.type == "cuda",
-            weight_decay=self.spec.weight_decay,
-            momentum=self.spec.momentum,
-            lr=rate,
-            dampening=0,
-            nesterov=self.spec.nesterov,
-            maximize=False,
-        )
-
-
-Optimizer = SGD | torch.optim.Adam
-
-
-def _optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> Optimizer:
-    """With all of its state there from the start: a captured graph cannot make it at the first step."""
-    if spec.kind == "sgd":
-        return SGD(spec, parameters, rate)
-    on_gpu = rate.device.type == "cuda"
-    optimizer = torch.optim.Adam(
-        parameters, lr=rate, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad, fused=on_gpu, capturable=on_gpu
-    )
-    names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if spec.amsgrad else [])]
-    for parameter in parameters:
-        optimizer.state[parameter] = {name: torch.zeros_like(parameter) for name in names}
-        optimizer.state[parameter]["step"] = torch.zeros((), device=parameter.device)
-    return optimizer
-
-
-def _velocities(optimizer: Optimizer) -> list[Tensor]:
-    return [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]
-
-
-def _total_seconds(rows: list[Row]) -> float:
-    return float(sum(row["seconds"] for row in rows))

@@ -6,7 +6,6 @@ that of `fasten train`, on a task made of arrays in place of files.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import warnings
@@ -28,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fasten.beginnings import check_plan
-from fasten.building import build_method, fill_networks, make_loader, plan_of, weights_and_tables
+from fasten.building import build_method, fill_networks, make_fit, make_loader, weights_and_tables
 from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
@@ -37,8 +36,8 @@ from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
 from fasten.divergence import Diverged, check_finite
-from fasten.engine import Fit, predict
-from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.engine import predict
+from fasten.evaluate import Evaluation, evaluate
 from fasten.gallery import is_verified
 from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
@@ -63,11 +62,8 @@ def fit_task(
 
     `net` takes the place of the network that the recipe names.
     """
-    method = machine.place(_build(run, task, net))
-    loader = make_loader(task, machine, run.seed)
-    plan = plan_of(method, run.recipe)
-    check_plan(method, plan, task)
-    fit = Fit(method, plan, loader, machine, Watch(task, loader))
+    fit = make_fit(run, task, machine, net=net)
+    check_plan(fit.method, fit.plan, task)
 
     def check(epoch_ended: bool) -> None:
         if not epoch_ended:
@@ -79,15 +75,9 @@ def fit_task(
 
     fit.after_update = check
     fit.run()
-    found = evaluate(method, task, loader, (run.own or {}).get("min_precision"), run.seed)
-    notes = [*task.notes, *length_notes(run.recipe, plan), *coverage_notes(task, plan), *found.findings.notes]
-    return method, found, notes
-
-
-def _build(run: Run, task: Task, net: nn.Module | None) -> nn.Module:
-    """The method of a run, on a copy of `net` where there is one."""
-    own: dict[str, Any] = {} if net is None else {"net": copy.deepcopy(net)}
-    return build_method(replace(run, recipe=replace(run.recipe, **own)), task)
+    found = evaluate(fit.method, task, fit.loader, (run.own or {}).get("min_precision"), run.seed)
+    notes = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan), *found.findings.notes]
+    return fit.method, found, notes
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +300,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, object)
         run = Run.from_json(meta["run"])
         bare = replace(run, recipe=replace(run.recipe, weights=None))  # its own follow
-        method = _build(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
+        method = build_method(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
             fits = fill_networks(method, weights)

@@ -23,6 +23,9 @@ from fasten.ops.transition import estimate_transition
 
 CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in groups of ten
 
+# Of an epoch's row: null without a hidden truth, or for a method without T̂.
+PERHAPS_KNOWN = ("label_accuracy", "t_diagonal", "t_diagonal_true", "t_smallest_singular", "chi2", "off_support")
+
 
 class Watch:
     """Makes the row of an epoch, at its end: the only time when numbers are read back from the device."""
@@ -31,7 +34,7 @@ class Watch:
         self.task, self.loader = task, loader
 
     def __call__(self, method: nn.Module, history: Mapping[str, Tensor]) -> Row:
-        parts = {part: labels for part, labels in self.loader.y.items() if part in ("valid", "test") and len(labels)}
+        parts = {part: y for part in ("valid", "test") if len(y := self.loader.y[part])}
         predicted = {part: predict(method, self.loader, part).argmax(1) for part in parts}
         row: Row = {"valid_accuracy": None, "test_accuracy": None, "predicted_classes": None}
         row |= {f"{part}_accuracy": int((predicted[part] == y).sum()) / len(y) for part, y in parts.items()}
@@ -46,16 +49,14 @@ class Watch:
         if soft is not None:
             labels = soft.argmax(1)
         now = self.task.given if labels is None else labels.cpu().numpy().astype(np.int64)
-        row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), "label_accuracy": None}
-        row |= {"t_diagonal": None, "t_diagonal_true": None, "t_smallest_singular": None}
-        row |= {"chi2": None, "off_support": None}
+        row: Row = {"corrected_fraction": float(np.mean(now != self.task.given)), **dict.fromkeys(PERHAPS_KNOWN)}
         T, truth = self.task.transition, self.task.truth
         if truth is None:
             return row, T if row["corrected_fraction"] == 0 else None
         known = truth >= 0
         counted = metrics.counted_transition(truth, now, self.task.num_classes)
-        row |= {"label_accuracy": metrics.accuracy(now[known], truth[known])}
-        row |= {"t_diagonal_true": metrics.mean_diagonal(counted)}
+        row["label_accuracy"] = metrics.accuracy(now[known], truth[known])
+        row["t_diagonal_true"] = metrics.mean_diagonal(counted)
         return row, counted if row["corrected_fraction"] > 0 or T is None else T
 
     def _transition(self, history: Mapping[str, Tensor], T: NDArray[np.float64] | None) -> Row:
@@ -101,7 +102,7 @@ def evaluate(
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
     known = audited_known(task)
-    found = find(probs, known, task.num_classes, min_precision, seed, task.unseen_classes)
+    found = find(probs, known, min_precision, seed, task.unseen_classes)
     noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
     corrected = _corrected(method, loader)
     scores = {

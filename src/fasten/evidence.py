@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from fasten.audit import Judged
 from fasten.calibration import Calibration, calibrate, calibrated_unseen
 from fasten.corrections import FLOOR, Corrections, ThresholdChoice, correction_scores, threshold_for
+from fasten.data.task import Known
 from fasten.dependence import InstanceDependence, instance_dependence
-from fasten.metrics import Floats, Ints, count_pairs
+from fasten.metrics import Bools, Floats, Ints, count_pairs
 from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
-
-Bools = NDArray[np.bool_]
 
 HOLD_EVERY = 3  # one row in three is held back
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
@@ -43,7 +42,7 @@ class TransitionEvidence:
         return int(self.counts.sum())
 
     @property
-    def doubt(self) -> NDArray[np.float64]:
+    def relative_error(self) -> NDArray[np.float64]:
         """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
         size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
         return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
@@ -175,15 +174,7 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
     return TransitionEvidence(counts, a / (a + b), low, high)
 
 
-def verify_next(
-    post: Floats,
-    given: Ints,
-    verified: Ints,
-    picked_random: Bools,
-    transition: TransitionEvidence | None,
-    n: int,
-    seed: int,
-) -> NextRows:
+def verify_next(post: Floats, known: Known, transition: TransitionEvidence | None, n: int, seed: int) -> NextRows:
     """The n rows whose verdict would help most, and beside them as many random ones.
 
     A verdict on a row sets its label right with the probability that its most probable label is wrong. That counts
@@ -192,17 +183,19 @@ def verify_next(
     those they are one random sample. Some may have a verdict already, which then counts as random.
 
     >>> post = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3], [0.6, 0.4]])
-    >>> rows = verify_next(post, np.zeros(4, int), np.array([-1, -1, -1, 0]), np.ones(4, bool), None, 2, 0)
+    >>> known = Known(tuple("abcd"), np.zeros(4, int), np.array([-1, -1, -1, 0]), np.ones(4, bool), np.zeros(4, bool))
+    >>> rows = verify_next(post, known, None, n=2, seed=0)
     >>> rows.chosen.tolist(), rows.random.tolist()
     ([1, 2], [])
     """
-    pool = np.flatnonzero(~picked_random & (given >= 0))
-    size = min(n, len(pool))
-    random = numpy_stream(seed, "verify next", int(picked_random.sum())).choice(pool, size, replace=False)
-    open_rows = np.setdiff1d(np.flatnonzero((verified < 0) & (given >= 0)), random)
-    gain, other = _doubt(post, given, open_rows)
+    given = known.given
+    pool = np.flatnonzero(~known.picked_random & (given >= 0))
+    stream = numpy_stream(seed, "verify next", int(known.picked_random.sum()))
+    random = stream.choice(pool, min(n, len(pool)), replace=False)
+    open_rows = np.setdiff1d(np.flatnonzero((known.verified < 0) & (given >= 0)), random)
+    gain, other = _chance_of_error(post, given, open_rows)
     if transition is not None:
-        gain *= 1 + transition.doubt[other, given[open_rows]]
+        gain *= 1 + transition.relative_error[other, given[open_rows]]
     pair = given[open_rows] * post.shape[1] + other
     order = np.lexsort((-gain, pair))
     first = np.searchsorted(pair[order], pair[order])
@@ -235,62 +228,52 @@ def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -
     return Sample(n, rank, min(1.0, 2 * float(np.exp(-2 * n * (rank - 0.5) ** 2))))
 
 
-def gather(
-    given: Ints,
-    verified: Ints,
-    picked_random: Bools,
-    held: Bools,
-    judged: Judged,
-    num_classes: int,
-    min_precision: float | None = None,
-    probs: Floats | None = None,
-    seed: int = 0,
-) -> Evidence:
-    """All of the above for one run. `judged` comes from a model that has not seen verdicts of `held`.
+def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | None = None, seed: int = 0) -> Evidence:
+    """All of the above for one run. `judged` comes from a model that has not seen verdicts of the held-back rows.
 
     `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
-    the model's, for `instance_dependence`, of which only the random rows that are not held back are read; without them
-    nothing is said of it. `sample` compares the held-back rows with all that were not picked at random.
+    the model's, for `instance_dependence`, of which only the random rows that are not held back are read. `sample`
+    compares the held-back rows with all that were not picked at random.
 
-    >>> n, held = np.zeros(4, int), np.array([True, True, False, False])
+    >>> probs, given = np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), np.zeros(4, int)
+    >>> held = np.array([True, True, False, False])
     >>> from fasten.audit import judge
-    >>> judged = judge(np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), n)
-    >>> found = gather(n, np.array([1, 0, 0, -1]), n == 0, held, judged, 2)
+    >>> known = Known(tuple("abcd"), given, np.array([1, 0, 0, -1]), given == 0, held)
+    >>> found = gather(known, judge(probs, given), probs)
     >>> found.num_random, found.num_held, found.corrections.precision.share, found.transition.counts.tolist()
     (3, 2, 1.0, [[2, 0], [1, 0]])
     """
-    random = picked_random & (verified >= 0) & (given >= 0)
-    held = held & random
+    given, verified = known.given, known.verified
+    random = known.picked_random & (verified >= 0) & (given >= 0)
+    held = known.held & random
+    rest = random & ~held
     g, v, model = given[held], verified[held], Judged._make(column[held] for column in judged)
     p, s, wrong = model.p_wrong, model.suggested, g != v
-    calibration, choice, dependence = calibrate(p, wrong), None, None
+    calibration, choice = calibrate(p, wrong), None
     shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
     corrected = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
         corrected = g if choice.threshold is None else np.where(p > choice.threshold, s, g)
-    if probs is not None:
-        rest = random & ~held
-        dependence = instance_dependence(probs[rest], given[rest], verified[rest], seed)
     return Evidence(
         num_random=int(random.sum()),
         num_held=int(held.sum()),
-        transition=counted_posterior(verified[random], given[random], num_classes),
+        transition=counted_posterior(verified[random], given[random], probs.shape[1]),
         calibration=calibration,
         corrections=correction_scores(g, corrected, v),
         threshold=choice,
-        dependence=dependence,
+        dependence=instance_dependence(probs[rest], given[rest], verified[rest], seed),
         sample=compare_sample(judged.p_wrong, given, held, ~random & (given >= 0)),
     )
 
 
-def _doubt(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _chance_of_error(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """For each row: the probability that its most probable label is wrong, and the best label but the given one."""
-    doubt, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
+    chance, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
         q = post[rows[part]]
-        doubt[part] = 1 - q.max(1)
+        chance[part] = 1 - q.max(1)
         q[np.arange(len(q)), given[rows[part]]] = -1
         other[part] = q.argmax(1)
-    return doubt, other
+    return chance, other

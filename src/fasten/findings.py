@@ -17,10 +17,8 @@ from fasten import audit
 from fasten.audit import Judged
 from fasten.data.task import Known
 from fasten.evidence import Evidence, gather
-from fasten.metrics import Floats, count_pairs
+from fasten.metrics import Bools, Floats, count_pairs
 from fasten.statistics import proportion
-
-Bools = NDArray[np.bool_]
 
 THRESHOLD = 0.5  # of p_wrong, unless a precision is to be kept
 
@@ -117,7 +115,6 @@ class Findings:
 def find(
     probs: Floats,
     known: Known,
-    num_classes: int,
     min_precision: float | None = None,
     seed: int = 0,
     kept: Sequence[int] = (),
@@ -127,18 +124,18 @@ def find(
     Labels of the classes `kept` are not corrected, however wrong they look to a model that does not know these.
 
     >>> known = Known(("a", "b", "c"), np.array([0, 1, 1]), np.full(3, -1), *np.zeros((2, 3), bool))
-    >>> found = find(np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]]), known, 2)
+    >>> found = find(np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]]), known)
     >>> found.table(known, ["cat", "dog"], verdicts=False)["id"].tolist()
     ['c', 'b', 'a']
     """
-    given, random = known.given, known.picked_random
-    T = audit.given_transition(probs, given, num_classes)
-    if random.any():
+    given, any_random = known.given, bool(known.picked_random.any())
+    T = audit.given_transition(probs, given, probs.shape[1])
+    if any_random:
         T = counted_onto(T, known)
     judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
-    if not random.any() and min_precision is None:
+    if not any_random and min_precision is None:
         return Findings(T, judged, None)
-    evidence = gather(given, known.verified, random, known.held, judged, num_classes, min_precision, probs, seed)
+    evidence = gather(known, judged, probs, min_precision, seed)
     found = Findings(T, judged, evidence)
     num_changed = int((found.corrected(given) != given)[~known.trained].sum())
     return replace(found, evidence=replace(evidence, num_changed=num_changed))

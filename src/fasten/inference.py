@@ -34,11 +34,6 @@ from fasten.sentences import typed
 
 CHUNK = 1000  # rows at a time
 
-# Of the known data sets' examples, which records do not say.
-SHAPES = {"digits": (1, 8, 8), "clothing1m": (3, 224, 224)} | dict.fromkeys(
-    ("cifar10", "cifar100", "cifar10n", "cifar100n"), (3, 32, 32)
-)
-
 
 def read_finished(folder: Path) -> Record:
     """The record of a run that trained, to its end."""
@@ -112,10 +107,10 @@ def examples_of(record: Record) -> Mapping[str, Any]:
             raise ValueError("the record of this run is damaged: its mean or std does not fit its shape; run it again")
         return data
     name = record["run"]["dataset"]
-    dataset, shape = find_dataset(name), SHAPES.get(name)
-    if shape is None or "class_names" not in data:
+    dataset = find_dataset(name)
+    if not dataset.shape or "class_names" not in data:
         raise ValueError(f"the record of this run on {name} does not say what its examples are like; run it again")
-    return {**data, "shape": shape, "mean": dataset.mean, "std": dataset.std}
+    return {**data, "shape": dataset.shape, "mean": dataset.mean, "std": dataset.std}
 
 
 def blank_task(record: Record) -> Task:

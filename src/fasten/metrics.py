@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
+Bools = NDArray[np.bool_]
 Scores = dict[str, float | None]
 
 # A float32 softmax rounds what is smaller to zero: a certain mistake costs 87 nats, not infinitely many.
@@ -40,7 +41,7 @@ def nll(probs: Floats, labels: Ints) -> float | None:
     return _mean(_row_nll(probs, labels))
 
 
-def auroc(score: Floats | Ints, positive: NDArray[np.bool_]) -> float | None:
+def auroc(score: Floats | Ints, positive: Bools) -> float | None:
     """P(a positive row scores above a negative one), ties counting half; None with one class or a NaN score.
 
     >>> auroc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False]))
@@ -53,7 +54,7 @@ def auroc(score: Floats | Ints, positive: NDArray[np.bool_]) -> float | None:
     return float((pos * (below + neg / 2)).sum() / (pos.sum() * neg.sum()))
 
 
-def auprc(score: Floats | Ints, positive: NDArray[np.bool_]) -> float | None:
+def auprc(score: Floats | Ints, positive: Bools) -> float | None:
     """Average precision: Σ (Rₖ − Rₖ₋₁) Pₖ over distinct scores, from the top; None without positives or with a NaN.
 
     >>> round(auprc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])), 4)
@@ -181,7 +182,7 @@ def _or_unknown(truth: Ints | None, given: Ints) -> Ints:
     return np.full(len(given), -1) if truth is None else truth
 
 
-def _tallies(score: Floats | Ints, positive: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _tallies(score: Floats | Ints, positive: Bools) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Numbers of positive and of negative rows at each distinct score, lowest first; as floats, which hold them."""
     values, place = np.unique(score, return_inverse=True)
     pos, neg = (np.bincount(place[rows], minlength=len(values)) for rows in (positive, ~positive))

@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fasten.auditing import audit_probabilities, make_known
+from fasten.corrections import check_precision
 from fasten.data.labels import Picked
-from fasten.data.task import Known
+from fasten.data.task import Known, Labels
 from fasten.findings import find
 from fasten.gallery import thumbnail
-from fasten.own import Own
-
-Labels = NDArray[np.int64]
 
 SHOWN = 5  # rows in a sentence
 
@@ -53,7 +51,7 @@ def observe(
     >>> watch.audit().label_issues[["row", "given", "suggested"]].values.tolist()[0]
     [2, 'dog', 'cat']
     """
-    Own(min_precision=min_precision)  # refuses what is no share, before the training
+    check_precision(min_precision)  # before the training
     names = None if class_names is None else [str(name) for name in class_names]
     known = make_known(labels, names, ids=ids, verified=verified, picked=picked, seed=seed, what="labels")
     return Observer(known, names, min_precision, seed)
@@ -109,7 +107,7 @@ class Observer:
                 "learning rate, or call forget() after the trouble"
             )
         known = self.known.take(rows)
-        found = find(probs, known, probs.shape[1], self.min_precision, self.seed)
+        found = find(probs, known, self.min_precision, self.seed)
         never_seen = np.flatnonzero(times == 0)
         unseen = _unseen(never_seen, len(times))
         for sentence in unseen:

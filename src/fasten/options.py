@@ -16,8 +16,6 @@ from fasten.methods import METHODS, Entry
 from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
-Settings = tuple[dict[str, Any], Recipe]
-
 LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
 
 
@@ -51,7 +49,9 @@ def option_defaults(entry: Entry) -> dict[str, Any]:
     return {name: bool(value) if kinds[name] is bool else value for name, value in own.items()} | dict(entry.options)
 
 
-def apply_settings(method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None) -> Settings:
+def apply_settings(
+    method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None
+) -> tuple[dict[str, Any], Recipe]:
     """The options that differ from the method's own, and the recipe; `epochs` stretches the schedule.
 
     >>> apply_settings("fasten", Recipe(), ["threshold=0.9", "rate=0.05"])[0]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fasten.contract import Recipe
+from fasten.corrections import check_precision
 from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder, read_verdicts
@@ -22,11 +23,9 @@ from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
-from fasten.data.task import Known, Task
+from fasten.data.task import Known, Labels, Task
 from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
-
-Labels = NDArray[np.int64]
 
 # What the command line calls the fields of `Own`.
 FLAGS = {
@@ -74,10 +73,7 @@ class Own:
 
     def __post_init__(self) -> None:
         self.decoding()
-        if self.min_precision is not None and not 0 < self.min_precision < 1:
-            raise ValueError(
-                f"the precision to keep must be between 0 and 1, got {self.min_precision:g}; write 95% as 0.95"
-            )
+        check_precision(self.min_precision)
 
     def decoding(self, shape: Sequence[int] | None = None) -> Decoding:
         """How images are read; `shape` is that of a trained model's examples, (channels, height, width)."""
@@ -223,13 +219,8 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     ([1, 2, 3], [0], [0], ('0', '1', '2', '3'))
     """
     parts = {"valid": rows.rows_of("valid"), "test": rows.rows_of("test")}
-    judged, given, transition = rows.judged_codes(), rows.given_codes(), None
     apart = np.isin(np.arange(len(rows)), np.concatenate(list(parts.values())))
-    if parse_noise(noise).kind != "none":
-        touched = np.flatnonzero((given >= 0) & ~apart)
-        rng = numpy_stream(seed, "noise")
-        made = corrupt(judged[touched], parse_noise(noise), rows.num_classes, rng, names=rows.class_names)
-        given[touched], transition = made.labels, made.transition
+    judged, (given, transition) = rows.judged_codes(), _given(rows, ~apart, noise, seed)
     verified = np.where(apart, -1, rows.verified_codes())
     picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)
     held = hold_back(given, verified, picked_random, seed)
@@ -256,6 +247,18 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
     )
+
+
+def _given(rows: Rows, free: NDArray[np.bool_], noise: str, seed: int) -> tuple[Labels, NDArray[np.float64] | None]:
+    """The given labels; where noise is made, those of the rows that are free for it are noisy, and its T is known."""
+    given, wanted = rows.given_codes(), parse_noise(noise)
+    if wanted.kind == "none":
+        return given, None
+    touched = np.flatnonzero((given >= 0) & free)
+    truth, rng = rows.judged_codes()[touched], numpy_stream(seed, "noise")
+    made = corrupt(truth, wanted, rows.num_classes, rng, names=rows.class_names)
+    given[touched] = made.labels
+    return given, made.transition
 
 
 def make_test_task(rows: Rows, data: Mapping[str, Any]) -> Task:

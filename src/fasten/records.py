@@ -84,7 +84,7 @@ class Run:
         """Equal to what is read from a file that it was written to."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
         for name in LATER:
-            if recipe[name] in (None, False):
+            if recipe[name] == getattr(Recipe, name):
                 del recipe[name]
         values = {**vars(self), "options": dict(self.options), "recipe": recipe}
         own = values.pop("own")

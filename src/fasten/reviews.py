@@ -53,11 +53,11 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
     The column `picked` says it: verdicts on random rows enter T, calibration and precision, on chosen ones they do not.
     """
     known, seed = found.known, int(found.record["run"].get("seed") or 0)
-    probs, size = found.probabilities(), len(found.class_names)
-    judged = find(probs, known, size, seed=seed)
+    probs = found.probabilities()
+    judged = find(probs, known, seed=seed)
     counted = judged.evidence.transition if judged.evidence else None
     post = audit.posterior(probs, judged.transition, known.given)
-    rows = verify_next(post, known.given, known.verified, known.picked_random, counted, n, seed)
+    rows = verify_next(post, known, counted, n, seed)
     picked = pd.Series(
         {**dict.fromkeys(rows.chosen.tolist(), "chosen"), **dict.fromkeys(rows.random.tolist(), "random")}
     )

@@ -39,7 +39,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What is known of one run."""
 
     method: str
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def summarise(comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
+def summarise(comparison: Comparison, outcomes: Sequence[RunOutcome]) -> Summary:
     """All numbers: `mean` and `ci95` are of fractions, `ci95` is half the width of the interval."""
     finished = [outcome for outcome in outcomes if outcome.state == "finished"]
     by = "test" if all(outcome.test_accuracy is not None for outcome in finished) else "valid"
@@ -87,7 +87,7 @@ def summarise(comparison: Comparison, outcomes: Sequence[Outcome]) -> Summary:
     }
 
 
-def _line(method: str, found: Mapping[int, float], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _line(method: str, found: Mapping[int, float], outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
     mine = [outcome for outcome in outcomes if outcome.method == method]
     seconds = [outcome.train_seconds for outcome in mine if outcome.train_seconds is not None]
     memory = [outcome.peak_memory_bytes for outcome in mine if outcome.peak_memory_bytes is not None]
@@ -127,7 +127,7 @@ def verdict(difference: float | None, p: float | None) -> str:
     return "better" if difference > 0 else "worse"
 
 
-def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[Outcome], by: str) -> list[str]:
+def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[RunOutcome], by: str) -> list[str]:
     notes = [f"{o.method}, seed {o.seed}, failed and is not counted: {o.error}" for o in outcomes if o.error]
     waiting = sum(outcome.state == "open" for outcome in outcomes)
     if waiting:

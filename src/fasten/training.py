@@ -25,18 +25,16 @@ from fasten.beginnings import (
     other_machine,
     saved_record,
 )
-from fasten.building import build_method, make_loader, plan_of, weights_and_tables
+from fasten.building import build_method, make_fit, plan_of, weights_and_tables
 from fasten.checkpoint import Checkpoints
-from fasten.contract import Stage
 from fasten.data.task import Task
 from fasten.datasets import Place, load_task
 from fasten.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
 from fasten.engine import Fit, Row
-from fasten.evaluate import Evaluation, Watch, evaluate
+from fasten.evaluate import Evaluation, evaluate
 from fasten.files import sweep, write_bytes
 from fasten.folders import check_folder
 from fasten.gallery import write_gallery
-from fasten.loader import Loader
 from fasten.machine import choose_machine
 from fasten.notes import clean_rows_do_better, epoch_warnings, final_warnings, first_notes, stages_in_words
 from fasten.options import check_settings
@@ -133,14 +131,11 @@ class _Session:
 
     def __init__(self, run: Run, task: Task, out: Path, settings: Settings, record: Record) -> None:
         self.run, self.task, self.out, self.settings, self.record = run, task, out, settings, record
-        self.method = build_method(run, task)
         self.machine = choose_machine(settings.device, deterministic=settings.deterministic)
-        self.machine.place(self.method)
-        plan = plan_of(self.method, run.recipe)  # after that: a plan holds the method's buffers
-        self.loader = make_loader(task, self.machine, run.seed)
-        self.updates = _count_updates(plan, self.loader)
-        self.fit = Fit(self.method, plan, self.loader, self.machine, Watch(task, self.loader))
+        self.fit = make_fit(run, task, self.machine)
         self.fit.after_update = self._after_update
+        self.method, self.loader = self.fit.method, self.fit.loader
+        self.updates = _count_updates(self.fit)
         self.checkpoints = Checkpoints(out / "checkpoint")
         for folder in (out, self.checkpoints.folder) if ranks.rank() == 0 else ():
             sweep(folder)
@@ -302,18 +297,14 @@ class _Session:
             share = max(0.1, min(1.0, REFERENCE_UPDATES / self.updates))
             recipe = recipe.scaled(math.ceil(recipe.epochs * share))
         run = replace(self.run, method=name, options={}, recipe=recipe)
-        method = build_method(run, self.task)
         kernels = "plain" if self.machine.kernels == "compiled" else self.machine.kernels  # too short to compile for
-        machine = replace(self.machine, kernels=kernels)
-        machine.place(method)
-        fit = Fit(method, plan_of(method, recipe), self.loader, machine, Watch(self.task, self.loader))
+        fit = make_fit(run, self.task, replace(self.machine, kernels=kernels), self.loader)
         fit.run()
         best = fit.progress.best
         assert best is not None
-        updates = _count_updates(fit.plan, self.loader)
         values = {key: best[key] for key in ("test_accuracy", "valid_accuracy")}
         values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
-        return values | {"updates": updates, "seconds": fit.progress.seconds}
+        return values | {"updates": _count_updates(fit), "seconds": fit.progress.seconds}
 
     def _write(self, found: Evaluation, log: Log) -> None:
         """The record last: a folder whose record has a result is complete."""
@@ -337,5 +328,5 @@ def _peak_memory(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
-def _count_updates(plan: list[Stage], loader: Loader) -> int:
-    return sum(stage.epochs * loader.num_updates(stage) for stage in plan)
+def _count_updates(fit: Fit) -> int:
+    return sum(stage.epochs * fit.loader.num_updates(stage) for stage in fit.plan)

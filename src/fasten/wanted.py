@@ -35,7 +35,7 @@ Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
+class Wish:
     """What is to be made, as the command line gives it."""
 
     names: Sequence[str] = ()
@@ -69,17 +69,17 @@ class Plan:
         return [wanted.run for wanted in self.runs if wanted.record is None]
 
 
-def experiments_of(request: Request) -> list[Experiment]:
+def experiments_of(wish: Wish) -> list[Experiment]:
     """The tables and figures that are asked for, all if none is named, with what `only` leaves of them."""
-    if request.setting not in SETTINGS:
-        raise ValueError(f"unknown setting {request.setting!r}; {nearest(request.setting, SETTINGS)}")
-    for name in request.names:
+    if wish.setting not in SETTINGS:
+        raise ValueError(f"unknown setting {wish.setting!r}; {nearest(wish.setting, SETTINGS)}")
+    for name in wish.names:
         if name not in EXPERIMENTS and name != ALL:
             raise ValueError(f"unknown table or figure {name!r}; {nearest(name, [*EXPERIMENTS, ALL])}")
-    everything = not request.names or ALL in request.names
-    names = list(EXPERIMENTS) if everything else list(dict.fromkeys(request.names))
-    found = [EXPERIMENTS[name](SETTINGS[request.setting]) for name in names]
-    return choose(found if request.setting == "paper" else [_in_miniature(e) for e in found], request.only)
+    everything = not wish.names or ALL in wish.names
+    names = list(EXPERIMENTS) if everything else list(dict.fromkeys(wish.names))
+    found = [EXPERIMENTS[name](SETTINGS[wish.setting]) for name in names]
+    return choose(found if wish.setting == "paper" else [_in_miniature(e) for e in found], wish.only)
 
 
 def _in_miniature(experiment: Experiment) -> Experiment:
@@ -165,10 +165,10 @@ def settings_of(run: Run) -> list[str]:
     return [f"{name}={setting(value)}" for name, value in found.items()]
 
 
-def make_plan(request: Request, out: Path) -> Plan:
+def make_plan(wish: Wish, out: Path) -> Plan:
     """What is wanted and what of it is there, in the folder or among the records; nothing is written."""
-    seeds, experiments = tuple(read_seeds(request.seeds)), experiments_of(request)
-    check_out(out, request.setting)
+    seeds, experiments = tuple(read_seeds(wish.seeds)), experiments_of(wish)
+    check_out(out, wish.setting)
     runs: dict[str, Run] = {}
     users: dict[str, list[str]] = {}
     for seed in seeds:
@@ -176,9 +176,9 @@ def make_plan(request: Request, out: Path) -> Plan:
             for run in experiment.runs([seed]):
                 runs[key(run)] = run
                 users.setdefault(key(run), []).append(experiment.name)
-    elsewhere = find_records(own_records() if request.records is None else request.records, runs)
+    elsewhere = find_records(own_records() if wish.records is None else wish.records, runs)
     wanted = [_look_up(run, users[name], out, elsewhere.get(name)) for name, run in runs.items()]
-    return Plan(request.setting, seeds, tuple(experiments), tuple(wanted))
+    return Plan(wish.setting, seeds, tuple(experiments), tuple(wanted))
 
 
 def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:

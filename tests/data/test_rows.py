@@ -142,7 +142,6 @@ def test_what_is_not_said_is_filled_in():
     assert made.split == (None,) * 4
     assert (len(made), made.num_classes, made.x.dtype) == (4, 2, np.float32)
     assert rows(split=["train", "test", None, "test"]).rows_of("test").tolist() == [1, 3]
-    assert rows(split=["train", "test", None, "test"]).rows_of(None).tolist() == [2]
 
 
 @pytest.mark.parametrize(

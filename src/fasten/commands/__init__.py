@@ -1,1 +1,1 @@
-"""The commands, in groups; `cli.py` holds the app and those for a single run."""
+"""The commands, in groups; `cli.py` makes one app of them."""

@@ -321,8 +321,7 @@ def reproduce(
     from fasten.datasets import Place
     from fasten.reproduce import How, reproduce
     from fasten.training import Settings
-    from fasten.wanted import SUMMARY, estimate, experiments_of, list_all, make_plan
-    from fasten.wanted import Request as Wish
+    from fasten.wanted import SUMMARY, Wish, estimate, experiments_of, list_all, make_plan
 
     wish = Wish(names or (), setting, seeds, only or (), records or None)
     if list_names:

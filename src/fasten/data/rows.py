@@ -113,8 +113,8 @@ class Rows:
         verified = self.verified_codes()
         return np.where(verified >= 0, verified, self.given_codes())
 
-    def rows_of(self, part: Part | None) -> Labels:
-        """The rows of a part of the split; None: those of which nothing is said."""
+    def rows_of(self, part: Part) -> Labels:
+        """The rows that are said to be of a part of the split."""
         return np.flatnonzero(np.array([said == part for said in self.split], bool))
 
 

@@ -10,12 +10,11 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasten.contract import Batch, Recipe, Stage
 from fasten.nets import OneHead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss
 from fasten.ranges import Count
 
 
@@ -37,7 +36,7 @@ class CleanOnly(nn.Module):
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         clean = batch["clean"]
         (logits,) = self.net(clean.x)
-        yield self.net, weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
+        yield self.net, plain_loss(logits, clean)
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasten.contract import Batch, Draw, Recipe, Stage
 from fasten.nets import OneHead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss
 
 
 class CrossEntropy(nn.Module):
@@ -31,7 +30,7 @@ class CrossEntropy(nn.Module):
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy = batch["noisy"]
         (logits,) = self.net(noisy.x)
-        yield self.net, weighted_mean(F.cross_entropy(logits, noisy.y, reduction="none"), noisy.weight)
+        yield self.net, plain_loss(logits, noisy)
 
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = self.net(x)

@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasten.contract import Batch, Draw, Optim, Predict, Recipe, Stage
 from fasten.nets import OneHead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss
 from fasten.ops.neighbours import vote
 from fasten.ranges import Count, NotNegative, Positive
 
@@ -106,8 +105,7 @@ class DeepKNN(nn.Module):
 
     def step_all(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         (rows,) = batch.draws.values()
-        nll = F.cross_entropy(self.logits(rows.x), rows.y, reduction="none")
-        yield self.net, weighted_mean(nll, rows.weight)
+        yield self.net, plain_loss(self.logits(rows.x), rows)
 
     def logits(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)[0]

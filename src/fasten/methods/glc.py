@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fasten.contract import Batch, Draw, Optim, Predict, Recipe, Stage
 from fasten.nets import OneHead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.transition import LOG_GUARD, corrected_nll, estimate_transition
 from fasten.ranges import BelowOne
 
@@ -77,7 +77,7 @@ class GLC(nn.Module):
     def step_noisy(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy = batch["noisy"]
         (logits,) = self.net(noisy.x)
-        yield self.net, weighted_mean(F.cross_entropy(logits, noisy.y, reduction="none"), noisy.weight)
+        yield self.net, plain_loss(logits, noisy)
 
     def estimate(self, predict: Predict) -> None:
         """T̂ from all clean rows; the identity's row for a class that has none."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fasten.contract import Batch, Draw, Optim, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.lookahead import Outputs, Route, look_ahead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.transition import corrected_nll
 from fasten.ranges import Count, NotNegative, Part, Positive, Range
 from fasten.ranks import total
@@ -90,7 +90,7 @@ class MLoC(nn.Module):
     def step_plain(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy = batch["noisy"]
         (logits,) = self.net(noisy.x)
-        yield self.net, weighted_mean(F.cross_entropy(logits, noisy.y, reduction="none"), noisy.weight)
+        yield self.net, plain_loss(logits, noisy)
 
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy, clean = batch["noisy"], batch["clean"]

@@ -26,7 +26,7 @@ from fasten.contract import Batch, Draw, Optim, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.nets.weigher import Weigher
 from fasten.ops.lookahead import Outputs, Route, look_ahead
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.perturb import perturb_soft_labels
 from fasten.ops.remember import remember
 from fasten.ranges import Count, Part, Positive, Share
@@ -89,7 +89,7 @@ class MSLC(nn.Module):
         """Plain cross-entropy; s becomes the mean of a row's predictions, without those of its first `since` visits."""
         noisy = batch["noisy"]
         (z,) = self.net(noisy.x)
-        yield self.net, weighted_mean(F.cross_entropy(z, noisy.y, reduction="none"), noisy.weight)
+        yield self.net, plain_loss(z, noisy)
         if not self.correct:
             return
         s, visits = self.soft_labels[noisy.index], self.visits[noisy.index] + 1

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -26,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fasten.contract import Examples
 from fasten.nets import Heads
 from fasten.nets.overlap import gradients
-from fasten.ops.means import weighted_mean
+from fasten.ops.means import plain_loss
 from fasten.ranks import totals
 
 Route = Literal["tangent", "graph"]
@@ -78,7 +77,7 @@ def look_ahead(
         place = [p.detach().requires_grad_() for p in place]
     with net.parts.using(virtual=True, **once):
         logits = functional_call(net, dict(zip(names, place, strict=True)), (clean.x,))[0]
-    loss = weighted_mean(F.cross_entropy(logits, clean.y, reduction="none"), clean.weight)
+    loss = plain_loss(logits, clean)
     if twice:
         return Ahead(outputs, [g.detach() for g in grads], loss)
     along = totals(gradients(loss, place, **spare))

@@ -1,9 +1,11 @@
-"""Means over the rows of a batch that count."""
+"""Means over the rows of a batch that count, and the loss that most methods have somewhere."""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
+from fasten.contract import Examples
 from fasten.ranks import total
 
 
@@ -15,3 +17,8 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
     tensor(2.)
     """
     return (weight * values).sum() / total(weight.sum()).clamp(min=1)
+
+
+def plain_loss(logits: Tensor, rows: Examples) -> Tensor:
+    """Cross-entropy against the labels of a draw."""
+    return weighted_mean(F.cross_entropy(logits, rows.y, reduction="none"), rows.weight)

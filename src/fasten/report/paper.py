@@ -1,11 +1,10 @@
 """Tables and figures of the paper with our results beside its numbers: text, Markdown, CSV, LaTeX, SVG and PNG."""
 
-from fasten.report.outcomes import Line, Outcome, Result, outcome_of, result_of
+from fasten.report.outcomes import Outcome, Result, outcome_of
 from fasten.report.paper_figures import digest, draw, drawing
 from fasten.report.paper_tables import counts, csv_text, latex, markdown, text_table
 
 __all__ = [
-    "Line",
     "Outcome",
     "Result",
     "counts",
@@ -16,6 +15,5 @@ __all__ = [
     "latex",
     "markdown",
     "outcome_of",
-    "result_of",
     "text_table",
 ]

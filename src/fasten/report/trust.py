@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fasten.report.charts import Matrix, percent
-from fasten.report.values import Record, count, finite, mapping, matrix, number
+from fasten.report.values import Record, count, counted, finite, mapping, matrix, number
 
 MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
 TOP_PAIRS = 10
@@ -102,9 +102,8 @@ def _sentences(evidence: Record) -> list[str]:
         f"{count(held)} of them were held back, their verdict hidden from training: calibration and precision come "
         "from these alone. Intervals hold 95%."
     ]
-    wrong = mapping(evidence, "wrong")
-    k, n, low, high = (number(wrong, key) for key in ("k", "n", "low", "high"))
-    if k is not None and n and low is not None and high is not None:
+    if wrong := counted(mapping(evidence, "wrong")):
+        k, n, low, high = wrong
         interval = f"{percent(low)} to {percent(high)} of all labels"
         found.append(f"{count(k)} of their {count(n)} labels are wrong: {interval}, whatever a model makes of them.")
     calibration = mapping(evidence, "calibration")
@@ -158,9 +157,8 @@ def _right_shares(transition: Record, names: Sequence[str]) -> list[Share]:
     """Of each class with verified rows, how many labels are right."""
     found, listed = [], transition.get("right")
     for name, part in zip(names, listed if isinstance(listed, list) else (), strict=False):
-        known = part if isinstance(part, dict) else {}
-        k, n, low, high = (number(known, key) for key in ("k", "n", "low", "high"))
-        if k is not None and n and low is not None and high is not None:
+        if right := counted(part if isinstance(part, dict) else {}):
+            k, n, low, high = right
             found.append(Share(name, name, round(k), round(n), k / n, low, high))
     return found
 

@@ -45,6 +45,16 @@ def number(record: Record, key: str) -> float | None:
     return finite(record.get(key))
 
 
+def counted(record: Record) -> tuple[float, float, float, float] | None:
+    """k, n, low and high: k of n rows with the interval of their share; None where one is not known, or no rows are.
+
+    >>> counted({"k": 3, "n": 4, "low": 0.2, "high": 0.99}), counted({"k": 0, "n": 0, "low": 0.0, "high": 1.0})
+    ((3.0, 4.0, 0.2, 0.99), None)
+    """
+    k, n, low, high = (number(record, key) for key in ("k", "n", "low", "high"))
+    return None if k is None or not n or low is None or high is None else (k, n, low, high)
+
+
 def matrix(value: Any) -> Matrix | None:
     """A square matrix with None for what is not known; None where the value is not one."""
     if not isinstance(value, Sequence) or not value or isinstance(value, str):

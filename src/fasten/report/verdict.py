@@ -8,7 +8,7 @@ from typing import Literal
 
 from fasten.report.charts import percent
 from fasten.report.names import paper_name
-from fasten.report.values import Record, count, mapping, number, standard_error
+from fasten.report.values import Record, count, counted, mapping, number, standard_error
 
 AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
 
@@ -82,10 +82,10 @@ def _labels(gallery: Record) -> str:
 
 
 def _corrections(evaluation: Record) -> tuple[str, ...]:
-    precision = mapping(mapping(mapping(evaluation, "evidence"), "corrections"), "precision")
-    k, n, low, high = (number(precision, key) for key in ("k", "n", "low", "high"))
-    if k is None or not n or low is None or high is None:
+    precision = counted(mapping(mapping(mapping(evaluation, "evidence"), "corrections"), "precision"))
+    if precision is None:
         return ()
+    k, n, low, high = precision
     share = f"{percent(low)} to {percent(high)} of all"
     return (f"Of {count(n)} corrections that held-back verdicts can judge {count(k)} are right: {share}.",)
 
