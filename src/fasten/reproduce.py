@@ -22,7 +22,8 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, write_text
 from fasten.records import Record, Run, read_record
 from fasten.report import paper
-from fasten.report.paper import Line, Outcome, Result
+from fasten.report.outcomes import Line
+from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
