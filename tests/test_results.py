@@ -263,6 +263,19 @@ def _on_cifar10(method, noise="symmetric-0.8"):
     return [r for r in (json.loads(path.read_text()) for path in paths) if not r["run"]["recipe"].get("average")]
 
 
+def test_what_is_said_of_averaged_weights_on_cifar10_is_quoted_from_the_records():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Averaged weights")[2]
+    about = page.partition("\n## ")[0].partition("On CIFAR-10")[2]
+    records = [json.loads(p.read_text()) for p in (ROOT / "results" / "cifar10").glob("fasten-symmetric-0.8-seed1*")]
+    mean = [r for r in records if r["run"]["recipe"].get("average")]
+    (plain,) = [r for r in records if make_page.usual(r["run"])]
+    (tenth,) = [r for r in mean if r["run"]["recipe"]["average"] == 0.1]
+    shown = [r["result"]["test_accuracy"] for r in (plain, *mean)]
+    for record in (plain, tenth):
+        shown += [record["epochs"][48]["test_accuracy"], record["result"]["test_accuracy_last"]]
+    assert [f"{100 * value:.2f}" for value in shown if f"{100 * value:.2f}" not in about] == []
+
+
 def test_the_table_of_averaged_weights_is_that_of_its_record():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Averaged weights")[2]
     found = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())
