@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from command_line import refuse
 from fasten import observe
-from fasten.auditing import read_audit
 from fasten.building import make_loader
 from fasten.cli import app, main
 from fasten.engine import predict
@@ -22,6 +21,7 @@ from fasten.inference import load_method
 from fasten.machine import choose_machine
 from fasten.own import Own, auto_recipe, make_own_task, read_rows
 from fasten.records import Run, read_record
+from fasten.stored_audit import read_audit
 from fasten.training import Settings, train
 
 PAGE = Path(__file__).parent.parent / "docs" / "my-loop.md"

@@ -16,9 +16,9 @@ from PIL import Image
 
 import fasten.repair as repair
 from command_line import tree
-from fasten.auditing import read_audit
 from fasten.own import Own, read_rows
 from fasten.repair import find_originals, write_folder, write_table
+from fasten.stored_audit import read_audit
 from finished_runs import make_run
 from own_data import write_digits
 

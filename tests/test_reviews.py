@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from fasten.auditing import audit_probabilities, read_audit
 from fasten.reviews import (
     Verdict,
     issue_rows,
@@ -21,6 +20,7 @@ from fasten.reviews import (
     write_tasks,
     write_verified,
 )
+from fasten.stored_audit import audit_probabilities, read_audit
 from finished_runs import sure_probabilities
 from own_data import wrong_labels
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fasten.arguments import Command
-from fasten.commands import about, auditing, finished, runs
+from fasten.commands import about, audit, finished, runs
 from fasten.commands.stopping import Stopped
 from fasten.constants import VERSION
 from fasten.sentences import is_out_of_memory, sentence
@@ -51,7 +51,7 @@ for command in (
     runs.resume,
     runs.compare,
     runs.reproduce,
-    auditing.audit,
+    audit.audit,
     finished.evaluate,
     finished.predict,
     finished.export,

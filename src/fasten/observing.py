@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fasten.auditing import audit_probabilities, make_known
 from fasten.corrections import check_precision
 from fasten.data.labels import Picked
 from fasten.data.task import Known, Labels
 from fasten.findings import find
 from fasten.gallery import thumbnail
+from fasten.stored_audit import audit_probabilities, make_known
 
 SHOWN = 5  # rows in a sentence
 

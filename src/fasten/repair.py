@@ -21,7 +21,6 @@ import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
 
-from fasten.auditing import Audit
 from fasten.cells import escaped
 from fasten.data.decoding import Images
 from fasten.data.folder import list_folder
@@ -32,6 +31,7 @@ from fasten.data.table import KNOWN, image_column, list_table
 from fasten.files import replaced
 from fasten.own import TABLES, Own, check_beside, read_rows
 from fasten.report.verdict import AUDIT
+from fasten.stored_audit import Audit
 
 Kind = Literal["csv", "parquet"]
 ADDED = ("label", "original_label", "verified_label", "picked")

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from fasten import audit
-from fasten.auditing import Audit
 from fasten.cells import escaped, unescaped
 from fasten.data.labels import Picked, check_classes, label_texts, picked_of
 from fasten.data.table import KNOWN
@@ -28,6 +27,7 @@ from fasten.findings import find
 from fasten.gallery import is_verified
 from fasten.repair import Originals
 from fasten.seeds import numpy_stream
+from fasten.stored_audit import Audit
 from fasten.suggest import nearest
 
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves files of its own machine

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from builders import label_table
 from fasten.audit import write_labels
-from fasten.auditing import audit_probabilities, choose_threshold, read_audit, read_labels, summarise
 from fasten.data.labels import codes_of
 from fasten.data.task import Known
 from fasten.evidence import hold_back
 from fasten.findings import find
+from fasten.stored_audit import audit_probabilities, choose_threshold, read_audit, read_labels, summarise
 from finished_runs import sure_probabilities
 from own_data import wrong_labels
 

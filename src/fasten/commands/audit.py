@@ -13,8 +13,8 @@ from fasten.suggest import nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fasten.auditing import Audit
     from fasten.repair import Copied
+    from fasten.stored_audit import Audit
 
 EXPORTS = ("labelstudio", "csv", "parquet", "folder")
 SHOWN = 10  # rows, unless --top says otherwise
@@ -63,7 +63,7 @@ def audit(
       fasten audit runs/photos --import review.csv --out verified.csv
       fasten train photos --verified verified.csv --out runs/photos-2
     """
-    from fasten.auditing import choose_threshold, read_audit
+    from fasten.stored_audit import choose_threshold, read_audit
 
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
@@ -203,8 +203,8 @@ def _say(done: dict[str, Any], as_json: bool) -> None:
 
 def _show(found: Audit, top: int, as_json: bool) -> None:
     from fasten import console
-    from fasten.auditing import summarise
     from fasten.gallery import is_verified
+    from fasten.stored_audit import summarise
 
     summary, rows = summarise(found), found.table[~is_verified(found.table)].head(top)
     shown = [{key: _plain(row[key]) for key in COLUMNS} for row in rows.to_dict("records")]
