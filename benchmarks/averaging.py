@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +28,7 @@ from fasten.files import write_text
 from fasten.metrics import auprc, auroc
 from fasten.records import environment
 
-SHARES = (0.0, 0.1, 0.2, 0.4)
+SHARES = ("0.0", "0.1", "0.2", "0.4")
 GAUSSIANS = (
     ("symmetric:0.4", 5000, 64),
     ("pair:0.4", 5000, 64),
@@ -39,32 +39,33 @@ DIGITS, DIGITS_VERIFIED = 1300, 150
 Given = tuple[NDArray[np.int64], NDArray[np.int64]]  # the labels as given, and the true ones
 
 
-def problems(folder: Path, seed: int) -> Iterator[tuple[str, Given]]:
+def problems(folder: Path, seed: int, digit_noises: Sequence[str] = ("symmetric:0.4",)) -> Iterator[tuple[str, Given]]:
     """One after the other in the folder, as embeddings.npz and test.npz."""
     for noise, rows, size in GAUSSIANS:
         gaussian = Problem(noise, seed, rows, size, num_classes=10, verified=200, test=4000)
         gaussian.save(folder)
         yield f"{rows:,} × {size} Gaussian, {noise}", (gaussian.given, gaussian.truth)
-    rng, digits = np.random.default_rng(seed), load_digits()
-    order = rng.permutation(len(digits.target))
-    x, y = digits.data[order], digits.target[order]
-    truth = y[:DIGITS]
-    given = corrupt(truth, parse_noise("symmetric:0.4"), 10, rng).labels
-    verified = np.full(DIGITS, -1)
-    checked = rng.choice(DIGITS, DIGITS_VERIFIED, replace=False)
-    verified[checked] = truth[checked]
-    images = (x.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
-    for name, rows in (("features", x.astype(np.float32)), ("images", images)):
-        np.savez(folder / "embeddings.npz", x=rows[:DIGITS], labels=given, verified=verified)
-        np.savez(folder / "test.npz", x=rows[DIGITS:], labels=y[DIGITS:])
-        yield f"digits as {name}, symmetric:0.4", (given, truth)
+    for noise in digit_noises:
+        rng, digits = np.random.default_rng(seed), load_digits()
+        order = rng.permutation(len(digits.target))
+        x, y = digits.data[order], digits.target[order]
+        truth = y[:DIGITS]
+        given = corrupt(truth, parse_noise(noise), 10, rng).labels
+        verified = np.full(DIGITS, -1)
+        checked = rng.choice(DIGITS, DIGITS_VERIFIED, replace=False)
+        verified[checked] = truth[checked]
+        images = (x.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
+        for name, rows in (("features", x.astype(np.float32)), ("images", images)):
+            np.savez(folder / "embeddings.npz", x=rows[:DIGITS], labels=given, verified=verified)
+            np.savez(folder / "test.npz", x=rows[DIGITS:], labels=y[DIGITS:])
+            yield f"digits as {name}, {noise}", (given, truth)
 
 
-def measure(folder: Path, share: float, seed: int, labels: Given) -> dict[str, float]:
+def measure(folder: Path, setting: str, seed: int, labels: Given) -> dict[str, float]:
     given, truth = labels
-    run = f"run-{share}"
+    run = f"run-{setting}"
     rest = ("--device", "cpu", "--json")
-    train = ("train", "embeddings.npz", "--set", f"average={share}", "--seed", str(seed), "--no-references")
+    train = ("train", "embeddings.npz", "--set", setting, "--seed", str(seed), "--no-references")
     command(folder, *train, *rest, "--out", run)
     scores = json.loads(command(folder, "evaluate", run, "test.npz", *rest)[0])
     table = pd.read_csv(folder / run / "labels.csv", keep_default_na=False).sort_values("row")
@@ -78,29 +79,32 @@ def measure(folder: Path, share: float, seed: int, labels: Given) -> dict[str, f
     }
 
 
+def compare(option: str, values: Sequence[str], seeds: Sequence[int], noises: Sequence[str]) -> dict[str, Any]:
+    """Problem -> value of the option -> means over the seeds."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as name:
+            for number, (problem, labels) in enumerate(problems(Path(name), seed, noises)):
+                folder = Path(name) / str(number)
+                folder.mkdir()
+                for file in ("embeddings.npz", "test.npz"):
+                    (Path(name) / file).rename(folder / file)
+                for value in values:
+                    runs = found.setdefault(problem, {}).setdefault(value, [])
+                    runs.append(measure(folder, f"{option}={value}", seed, labels))
+                    print(problem, value, seed, {key: round(number, 4) for key, number in runs[-1].items()}, flush=True)
+    return {
+        problem: {value: {key: fmean(run[key] for run in runs) for key in runs[0]} for value, runs in values.items()}
+        for problem, values in found.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/averaging.json"))
     asked = parser.parse_args()
-    found: dict[str, dict[float, list[dict[str, float]]]] = {}
-    for seed in range(asked.seeds):
-        with tempfile.TemporaryDirectory() as name:
-            for number, (problem, labels) in enumerate(problems(Path(name), seed)):
-                folder = Path(name) / str(number)
-                folder.mkdir()
-                for file in ("embeddings.npz", "test.npz"):
-                    (Path(name) / file).rename(folder / file)
-                for share in SHARES:
-                    runs = found.setdefault(problem, {}).setdefault(share, [])
-                    runs.append(measure(folder, share, seed, labels))
-                    print(problem, share, seed, {key: round(value, 4) for key, value in runs[-1].items()}, flush=True)
-    means: dict[str, Any] = {
-        problem: {
-            str(share): {key: fmean(run[key] for run in runs) for key in runs[0]} for share, runs in shares.items()
-        }
-        for problem, shares in found.items()
-    }
+    means = compare("average", SHARES, range(asked.seeds), ("symmetric:0.4",))
     result = {"environment": environment(), "seeds": asked.seeds, "problems": means}
     write_text(asked.out, json.dumps(result, indent=1) + "\n")
 

@@ -24,9 +24,6 @@ import fasten.cli
 import fasten.estimator
 import fasten.training
 from fasten import FasTENClassifier
-from fasten.own import auto_recipe
-from fasten.records import Run
-from fasten.training import Settings, train
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
@@ -109,9 +106,9 @@ def test_verdicts_have_the_last_word_in_the_repaired_labels():
 def test_it_does_what_fasten_train_does(tmp_path):
     x, _, given, verified = make_data()
     np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)
-    recipe = auto_recipe((5,), len(x), 3, "cpu").scaled(4)
-    run = Run(str(tmp_path / "rows.npz"), recipe=recipe, seed=3, own={})
-    train(run, tmp_path / "run", Settings(device="cpu", clean_reference=False))
+    place = ["--out", str(tmp_path / "run"), "--device", "cpu"]
+    wanted = ["--epochs", "4", "--seed", "3", "--no-references", *place]
+    assert fasten.cli.main(["train", str(tmp_path / "rows.npz"), *wanted]) == 0
     clf = FasTENClassifier(epochs=4, device="cpu", random_state=3).fit(x, given, y_verified=verified)
     table = pd.read_csv(tmp_path / "run" / "labels.csv", keep_default_na=False)
     columns = ["row", "id", "given", "suggested", "is_issue", "corrected", "picked"]
