@@ -237,12 +237,3 @@ def test_an_oracle_is_a_switch():
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(ValueError, match="unknown method 'cross-entrpy'; did you mean 'cross-entropy'"):
         find_method("cross-entrpy")
-
-
-def test_noisy_rows_of_own_features_weigh_less_unless_told_otherwise():
-    def options(method: str, *settings: str, own: bool = True) -> dict[str, object]:
-        return apply_settings(method, Recipe("mlp"), settings, own=own)[0]
-
-    assert options("fasten") == options("fasten-no-lc") == {"noisy_weight": 0.1}
-    assert options("fasten", "noisy_weight=0.5") == {"noisy_weight": 0.5}
-    assert options("fasten", "net=resnet18") == options("fasten", own=False) == options("glc") == {}

@@ -276,6 +276,19 @@ def test_what_is_said_of_averaged_weights_on_cifar10_is_quoted_from_the_records(
     assert [f"{100 * value:.2f}" for value in shown if f"{100 * value:.2f}" not in about] == []
 
 
+def test_the_table_of_smaller_weights_is_that_of_its_record():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## A smaller λ")[2]
+    found = json.loads((ROOT / "benchmarks" / "noisy_weight.json").read_text())
+    lines = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == len(found["problems"])
+    for line, (problem, weights) in zip(lines, found["problems"].items(), strict=True):
+        accuracy, right = (
+            ", ".join(f"{100 * weights[weight][key]:.1f}" for weight in ("0.5", "0.1", "0.05"))
+            for key in ("accuracy", "corrected_labels_right")
+        )
+        assert line == f"| {' | '.join((*problem.rsplit(', ', 1), accuracy, right))} |"
+
+
 def test_the_table_of_averaged_weights_is_that_of_its_record():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Averaged weights")[2]
     found = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())

@@ -83,7 +83,7 @@ def _written(path: str) -> str:
 def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
     data, noise, epochs = request.dataset, request.noise, request.epochs
     shared, own = divide_settings(request.settings, methods)
-    chosen = {name: apply_settings(name, ready.recipe, [*shared, *own[name]], epochs, is_own(data)) for name in methods}
+    chosen = {name: apply_settings(name, ready.recipe, [*shared, *own[name]], epochs) for name in methods}
     runs = [Run(data, noise, name, *chosen[name], seed, None, ready.own) for seed in seeds for name in methods]
     fields = {key: getattr(runs[0].recipe, key) for key in (text.partition("=")[0] for text in shared)}
     labels, place = ready.place.label_set, ready.place

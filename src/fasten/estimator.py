@@ -262,7 +262,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.net != "auto":
             recipe = replace(recipe, net=self.net if isinstance(self.net, str) else type(self.net).__name__)
         settings = [f"{name}={value}" for name, value in asked.items() if value is not None]
-        options, recipe = apply_settings(method, recipe, settings, own=True)
+        options, recipe = apply_settings(method, recipe, settings)
         own = Own(size=self.size, min_precision=self.min_precision).to_json()
         return Run(task.name, method=method, options=options, recipe=recipe, seed=seed, own=own)
 

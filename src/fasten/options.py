@@ -16,7 +16,6 @@ from fasten.methods import METHODS, Entry
 from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
-FEATURES_NOISY_WEIGHT = 0.1  # λ on users' own features: benchmarks/noisy_weight.py. The paper's, for images, is 0.5
 LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
 
 
@@ -51,9 +50,9 @@ def option_defaults(entry: Entry) -> dict[str, Any]:
 
 
 def apply_settings(
-    method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None, own: bool = False
+    method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None
 ) -> tuple[dict[str, Any], Recipe]:
-    """The options that differ from the method's, and the recipe; `epochs` stretches the schedule, `own`: users' data.
+    """The options that differ from the method's own, and the recipe; `epochs` stretches the schedule.
 
     >>> apply_settings("fasten", Recipe(), ["threshold=0.9", "rate=0.05"])[0]
     {'threshold': 0.9}
@@ -82,8 +81,6 @@ def apply_settings(
     if "epochs" in changes and "milestones" not in changes:
         recipe = recipe.scaled(changes["epochs"]) if changes["epochs"] > 0 else recipe
     recipe = replace(recipe, **changes)
-    if own and recipe.net == "mlp" and "noisy_weight" in option_hints:
-        options.setdefault("noisy_weight", FEATURES_NOISY_WEIGHT)
     check_settings(method, options, recipe)
     return options, recipe
 

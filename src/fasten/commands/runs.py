@@ -130,7 +130,7 @@ def train(
     display = _display(as_json)
     with display.reading(data):
         ready = prepare_data(data, own, where, clean, choose_machine(device).device.type)
-    options, recipe = apply_settings(method, ready.recipe, settings or [], epochs, own=is_own(data))
+    options, recipe = apply_settings(method, ready.recipe, settings or [], epochs)
     run = Run(
         data,
         noise=noise,
