@@ -276,12 +276,16 @@ def test_what_is_said_of_averaged_weights_on_cifar10_is_quoted_from_the_records(
     assert [f"{100 * value:.2f}" for value in shown if f"{100 * value:.2f}" not in about] == []
 
 
-def test_the_table_of_smaller_weights_is_that_of_its_record():
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## A smaller λ")[2]
-    found = json.loads((ROOT / "benchmarks" / "noisy_weight.json").read_text())
+def _lines_and_problems(section, record):
+    """Each line of a section's table in docs/methods.md, beside the problem that it is of."""
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition(f"## {section}")[2]
     lines = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
-    assert len(lines) == len(found["problems"])
-    for line, (problem, weights) in zip(lines, found["problems"].items(), strict=True):
+    found = json.loads((ROOT / "benchmarks" / record).read_text())["problems"]
+    return [(line, *problem) for line, problem in zip(lines, found.items(), strict=True)]
+
+
+def test_the_table_of_smaller_weights_is_that_of_its_record():
+    for line, problem, weights in _lines_and_problems("A smaller λ", "noisy_weight.json"):
         accuracy, right = (
             ", ".join(f"{100 * weights[weight][key]:.1f}" for weight in ("0.5", "0.1", "0.05"))
             for key in ("accuracy", "corrected_labels_right")
@@ -290,11 +294,7 @@ def test_the_table_of_smaller_weights_is_that_of_its_record():
 
 
 def test_the_table_of_averaged_weights_is_that_of_its_record():
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Averaged weights")[2]
-    found = json.loads((ROOT / "benchmarks" / "averaging.json").read_text())
-    lines = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
-    assert len(lines) == len(found["problems"])
-    for line, (problem, shares) in zip(lines, found["problems"].items(), strict=True):
+    for line, problem, shares in _lines_and_problems("Averaged weights", "averaging.json"):
         plain, tenth, wide = (shares[share] for share in ("0.0", "0.1", "0.4"))
         accuracy, right = (
             [f"{100 * run[key]:.1f}" for run in (plain, tenth, wide)] for key in ("accuracy", "corrected_labels_right")
