@@ -220,7 +220,8 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     """
     parts = {"valid": rows.rows_of("valid"), "test": rows.rows_of("test")}
     apart = np.isin(np.arange(len(rows)), np.concatenate(list(parts.values())))
-    judged, (given, transition) = rows.judged_codes(), _given(rows, ~apart, noise, seed)
+    judged = rows.judged_codes()
+    given, transition = _given(rows, judged, ~apart, noise, seed)
     verified = np.where(apart, -1, rows.verified_codes())
     picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)
     held = hold_back(given, verified, picked_random, seed)
@@ -249,14 +250,16 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     )
 
 
-def _given(rows: Rows, free: NDArray[np.bool_], noise: str, seed: int) -> tuple[Labels, NDArray[np.float64] | None]:
+def _given(
+    rows: Rows, judged: Labels, free: NDArray[np.bool_], noise: str, seed: int
+) -> tuple[Labels, NDArray[np.float64] | None]:
     """The given labels; where noise is made, those of the rows that are free for it are noisy, and its T is known."""
     given, wanted = rows.given_codes(), parse_noise(noise)
     if wanted.kind == "none":
         return given, None
     touched = np.flatnonzero((given >= 0) & free)
-    truth, rng = rows.judged_codes()[touched], numpy_stream(seed, "noise")
-    made = corrupt(truth, wanted, rows.num_classes, rng, names=rows.class_names)
+    rng = numpy_stream(seed, "noise")
+    made = corrupt(judged[touched], wanted, rows.num_classes, rng, names=rows.class_names)
     given[touched] = made.labels
     return given, made.transition
 
