@@ -252,6 +252,13 @@ def test_what_is_below_the_paper_is_quoted_from_the_records():
         other = [100 * r["result"]["test_accuracy"] for r in records if r["run"]["options"]]
         shown = [fmean(usual), fmean(weak), *other, *(usual if method != "fasten" else ())]
         assert [value for value in shown if f"{value:.2f}" not in about] == []
+    for noise in ("symmetric-0.2", "symmetric-0.4", "symmetric-0.6", "asymmetric-0.2", "asymmetric-0.4"):
+        assert [f"{100 * r['result']['test_accuracy']:.2f}" in about for r in _on_cifar10("fasten-no-lc", noise)] == [
+            True
+        ]
+    (spoilt,) = [r for r in _on_cifar10("fasten") if r["run"]["options"].get("perturbation") == 1]
+    assert f"{spoilt['epochs'][-1]['label_accuracy']:.1%}" in about.replace("\n  ", " ")
+    assert f"{1 - spoilt['data']['noise_rate']:.0%} of the given ones" in about.replace("\n  ", " ")
     on_noisy = [r["evaluation"]["relabel"] for r in _on_cifar10("fasten-no-lc") if make_page.usual(r["run"])]
     for name in ("accuracy", "accuracy_wrong"):
         assert f"{fmean(found[name] for found in on_noisy):.3f}" in page
