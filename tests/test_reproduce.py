@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+from rich.console import Console
 
+import fasten.console as console
 import fasten.training as training
 import fasten.wanted as wanted
 import fasten.workers as workers
@@ -30,10 +32,11 @@ from fasten.methods import METHODS
 from fasten.nets import build_backbone
 from fasten.records import Run, read_record
 from fasten.report.paper import outcome_of
-from fasten.reproduce import Pace, bench_of
+from fasten.reproduce import Made, Pace, bench_of
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import choose, find_records, own_records
+from fasten.workers import Job
 
 ROOT = Path(__file__).parent.parent
 RECIPE = Recipe("small-cnn", epochs=1, batch_size=400, rate=0.2)
@@ -260,12 +263,33 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(folder, capsys, monkeypat
     assert main(shlex.split(f"{command} --json")) == 1  # it is tried again
 
 
-def test_side_by_side_gives_the_same(folder, capsys):
+def test_side_by_side_gives_the_same_and_tells_how_far_it_is(folder, capsys, monkeypatch):
     command = "reproduce small --device cpu --seeds 1 --only column=40%"
     answer(f"{command} --out out", capsys)
+    heard = list[tuple[int, float]]()
+    monkeypatch.setattr("fasten.workers.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(console.Reproduction, "going", lambda self, *now: heard.append(now))
     answer(f"{command} --jobs 2 --out two", capsys)
+    running, shares = zip(*heard, strict=True)
+    assert set(running) <= {1, 2}
+    assert running[0] == 2
+    assert list(shares) == sorted(shares)
+    assert shares[0] == 0
     assert without_times(Path("out")) == without_times(Path("two"))
     assert Path("out/small.txt").read_text() == Path("two/small.txt").read_text()
+
+
+def test_runs_side_by_side_have_one_bar_on_a_terminal():
+    display = console.Reproduction()
+    display.console = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
+    with display:
+        for running, share in ((2, 0.0), (2, 0.25), (1, 0.75)):
+            display.going(running, share)
+            assert display.bar.tasks[0].percentage == pytest.approx(100 * share)
+        display.made(Made(Run("digits"), None, "it diverged", 1, 2, 60.0))
+        assert display.bar.tasks[0].description == "1 run, 75% of all"  # the line of a run leaves it alone
+    assert display.bar is None
+    assert "it diverged (1 of 2; about 60 s left)" in display.console.file.getvalue()
 
 
 # What is recorded.
@@ -406,15 +430,27 @@ def test_speed_follows_epochs_and_knows_what_it_does_not_know():
     assert [speed.of(other) for other in others] == [None] * 3
 
 
-def test_the_time_left_follows_how_fast_runs_went(monkeypatch):
+def log(folder: Path, epochs: int) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "log.jsonl").write_text("".join(f'{{"event": "epoch", "epoch": {i}}}\n' for i in range(epochs)))
+
+
+def test_the_time_left_follows_how_fast_runs_go(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     runs = [Run("cifar10", seed=seed) for seed in range(3)] + [Run("cifar10", recipe=Recipe(epochs=35))]
-    pace = Pace(runs, Speed("a card", {"fasten": 70.0}))
+    jobs = [Job(run, tmp_path / str(i)) for i, run in enumerate(runs)]
+    log(jobs[3].folder, 7)  # a fifth of it, from before
+    pace = Pace(jobs, Speed("a card", {"fasten": 70.0}))
+    assert pace.share() == pytest.approx(7 / 245)
     now[0] += 35  # twice as fast as measured
-    assert pace.after(runs[0]) == pytest.approx((70 + 70 + 35) / 2)
+    pace.ended.add(jobs[0].folder)
+    assert pace.seconds_left() == pytest.approx((70 + 70 + 28) / 2)
     now[0] += 105
-    assert pace.after(runs[3]) == pytest.approx((70 + 70) * 140 / 105)
+    log(jobs[1].folder, 35)  # two that go on side by side
+    log(jobs[3].folder, 21)
+    assert pace.seconds_left() == pytest.approx((35 + 70 + 14) * 140 / (70 + 35 + 14))
+    assert pace.share() == pytest.approx(1 - (35 + 70 + 14) / 245)
 
 
 def test_only_keeps_what_fits():

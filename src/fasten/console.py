@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fasten.wanted import Plan
 
 PATIENCE = 3.0  # seconds
+PARTS = 10_000  # of a bar that is not of updates
 
 
 class _Console(Console):
@@ -123,14 +124,26 @@ class Runs(Display):
 class Reproduction(Runs):
     """The course of the runs that tables and figures are made of."""
 
+    together = False
+
     def begin(self, plan: Plan) -> None:
         if plan.missing:
             self.say(_tally(len(plan.runs), plan.missing))
 
+    def going(self, running: int, share: float) -> None:
+        """Runs side by side have one bar together."""
+        text = f"{running} run{'s' * (running != 1)}, {share:.0%} of all"
+        if not self.together:
+            self.show_bar(text, PARTS)
+        self.together = True
+        if self.bar is not None:
+            self.bar.update(self.task, description=text, completed=round(PARTS * share))
+
     def made(self, run: Made) -> None:
         from fasten.speed import in_words
 
-        self.stop()
+        if not self.together:
+            self.stop()
         count = f"{run.number} of {run.total}"
         left = "" if run.number == run.total else f"; about {in_words(run.seconds_left)} left"
         self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")

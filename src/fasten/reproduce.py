@@ -20,7 +20,7 @@ from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, write_text
-from fasten.records import Record, Run, read_record
+from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
 from fasten.report.outcomes import Line
 from fasten.report.paper import Outcome, Result
@@ -28,7 +28,7 @@ from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
-from fasten.workers import Job, Work, read_devices, room_here
+from fasten.workers import Job, Watch, Work, read_devices, room_here
 
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
@@ -47,11 +47,11 @@ class How:
     jobs: int | None = None
     ray: Cluster | None = None  # in place of this machine
 
-    def room(self, runs: int, settings: Settings, out: Path) -> AbstractContextManager[Work]:
+    def room(self, runs: int, settings: Settings, out: Path, watch: Watch) -> AbstractContextManager[Work]:
         """For so many runs."""
         if self.ray is not None:
             return room_on_ray(self.ray, self.device, out, settings.say)
-        return room_here(self.device, self.jobs, runs, settings, out / "logs")
+        return room_here(self.device, self.jobs, runs, settings, out / "logs", watch)
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,9 @@ class Made:
     seconds_left: float
 
 
+Going = Callable[[int, float], None]  # so many runs side by side, so much of all is done
+
+
 def bench_of(out: Path) -> dict[str, Any]:
     """The user's own measurement, if it lies in the folder, else the one that comes with the package."""
     if not (out / BENCH).exists():
@@ -78,16 +81,30 @@ def bench_of(out: Path) -> dict[str, Any]:
 
 
 class Pace:
-    """How long the runs that are left take: by measured speed, corrected by how fast the runs before went."""
+    """How far runs have come, and how long the rest takes: by measured speed, corrected by how fast they go."""
 
-    def __init__(self, runs: Sequence[Run], speed: Speed) -> None:
-        self.left = {key(run): speed.of(run) or float(run.recipe.epochs) for run in runs}
-        self.done, self.began = 0.0, time.monotonic()
+    def __init__(self, jobs: Sequence[Job], speed: Speed) -> None:
+        self.work = [speed.of(job.run) or float(job.run.recipe.epochs) for job in jobs]
+        self.jobs, self.ended = jobs, set[Path]()
+        self.began, self.before = time.monotonic(), self._done()
 
-    def after(self, run: Run) -> float:
-        """Seconds left, once this run has ended."""
-        self.done += self.left.pop(key(run))
-        return sum(self.left.values()) * (time.monotonic() - self.began) / self.done
+    def share(self) -> float:
+        """Of all there was to do; what runs had done before counts as done."""
+        return self._done() / sum(self.work)
+
+    def seconds_left(self) -> float:
+        done = self._done()
+        now = max(done - self.before, 1e-9 * sum(self.work))
+        return (sum(self.work) - done) * (time.monotonic() - self.began) / now
+
+    def _done(self) -> float:
+        return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
+
+    def _of(self, job: Job) -> float:
+        """By the epochs in its log: several runs go on at a time."""
+        if job.folder in self.ended:
+            return 1.0
+        return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
 
 
 def reproduce(
@@ -97,6 +114,7 @@ def reproduce(
     settings: Settings,
     begin: Callable[[Plan], None] = lambda plan: None,
     made: Callable[[Made], None] = lambda run: None,
+    going: Going = lambda running, share: None,
 ) -> tuple[Summary, list[Outcome]]:
     """Carry out the runs that are missing or unfinished, then write every table and figure."""
     bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
@@ -110,7 +128,7 @@ def reproduce(
     with alone_in(out):
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
-            _carry_out(todo, out, how, settings, errors, made)
+            _carry_out(todo, out, how, settings, errors, made, going)
         finally:
             outcomes = _outcomes(plan, out, bench)
             summary = _write_summary(plan, out, outcomes, errors, bench)
@@ -154,19 +172,21 @@ def _carry_out(
     settings: Settings,
     errors: dict[str, str],
     made: Callable[[Made], None],
+    going: Going,
 ) -> None:
     if not todo:
         return
-    pace, jobs = Pace(todo, measured()), [_job(run, out, how.place.root) for run in todo]
+    jobs = [_job(run, out, how.place.root) for run in todo]
+    pace = Pace(jobs, measured())
 
     def done(job: Job, error: str | None) -> None:
         if error is not None:
             errors[key(job.run)] = error
         result = None if error is not None else read_record(job.folder)["result"]
-        left = pace.after(job.run)
-        made(Made(job.run, result, error, len(todo) - len(pace.left), len(todo), left))
+        pace.ended.add(job.folder)
+        made(Made(job.run, result, error, len(pace.ended), len(todo), pace.seconds_left()))
 
-    with how.room(len(todo), settings, out) as work:
+    with how.room(len(todo), settings, out, lambda running: going(running, pace.share())) as work:
         work(jobs, done)
 
 

@@ -37,7 +37,7 @@ MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"  # set by whoever runs a daemon of their own
 MPS_PROBE = (sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')")
 JOBS_WITH_MPS = 3
-POLL_SECONDS = 0.05
+POLL_SECONDS, WATCH_SECONDS = 0.05, 1.0
 PATIENCE_SECONDS = 60.0  # for a child to end once it was told to, and for the daemon to answer
 
 
@@ -71,6 +71,7 @@ class Slot:
 
 
 Done = Callable[[Job, str | None], None]  # a job that ended, and why it failed
+Watch = Callable[[int], None]  # hears now and then how many runs go on side by side
 Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; it hears of each as it ends
 
 
@@ -105,9 +106,9 @@ def in_this_process(settings: Settings) -> Work:
     return work
 
 
-def in_children(slots: Sequence[Slot], logs: Path) -> Work:
+def in_children(slots: Sequence[Slot], logs: Path, watch: Watch = lambda running: None) -> Work:
     """As many at a time as there are slots, in order; what failed has its log in `logs`."""
-    return lambda jobs, done: _Children(slots, logs, done).work(jobs)
+    return lambda jobs, done: _Children(slots, logs, done, watch).work(jobs)
 
 
 def _forget_memory(device: str | None) -> None:
@@ -120,11 +121,13 @@ def _forget_memory(device: str | None) -> None:
 
 
 @contextmanager
-def room_here(devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path) -> Iterator[Work]:
-    """This machine's devices, for so many runs."""
+def room_here(
+    devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path, watch: Watch = lambda running: None
+) -> Iterator[Work]:
+    """This machine's devices, for so many runs; in this process they tell of themselves by `settings`."""
     with find_slots(devices, jobs, runs, settings.say) as slots:
         here = replace(settings, device=slots[0].device)
-        yield in_children(slots, logs) if slots[0].in_child else in_this_process(here)
+        yield in_children(slots, logs, watch) if slots[0].in_child else in_this_process(here)
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,10 @@ class _Child:
 class _Children:
     """As many at a time as there are slots."""
 
-    def __init__(self, slots: Sequence[Slot], logs: Path, done: Done) -> None:
-        self.free, self.logs, self.done = list(slots), logs, done
+    def __init__(self, slots: Sequence[Slot], logs: Path, done: Done, watch: Watch) -> None:
+        self.free, self.logs, self.done, self.watch = list(slots), logs, done, watch
         self.busy: list[_Child] = []
+        self.watched = -math.inf
 
     def work(self, jobs: Sequence[Job]) -> None:
         waiting = deque(jobs)
@@ -186,6 +190,9 @@ class _Children:
             self.done(child.job, error)
         if not ended:
             time.sleep(POLL_SECONDS)
+            if time.monotonic() - self.watched > WATCH_SECONDS:
+                self.watch(len(self.busy))
+                self.watched = time.monotonic()
 
     def _stop(self) -> None:
         """Those that are left, politely, then not; a second Ctrl-C cuts the wait short."""

@@ -341,7 +341,7 @@ def reproduce(
     )
     with resumable(folder / SUMMARY, "the same command goes on where it stopped"), display:
         how = How(Place(root, download), device, jobs, cluster)
-        summary, outcomes = reproduce(plan, folder, how, hooks, display.begin, display.made)
+        summary, outcomes = reproduce(plan, folder, how, hooks, display.begin, display.made, display.going)
     if as_json:
         print(json.dumps(summary))
     else:
