@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
+from fasten import engine
 from fasten.building import build_method
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
@@ -145,6 +146,20 @@ def test_traces_hold_every_update_of_the_epoch():
     fit.plan[0] = Stage(**{**vars(stage), "trace": {"w": method.net.weight.data}})
     fit.run()
     assert found == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.4, 0.5, 0.6])]
+
+
+@pytest.mark.parametrize(("room", "kept"), [(3, [0.2, 0.4, 0.5]), (2, [0.3, 0.5]), (0.1, [0.5])])
+def test_traces_too_large_to_hold_every_update_hold_the_last_of_every_few(room, kept, monkeypatch):
+    """T of a thousand classes takes 4 MB: of ten thousand updates, that is 40 GB."""
+    method, found = Counting(), []
+    monkeypatch.setattr(engine, "TRACE_BYTES", room * method.net.weight.double().nbytes)
+    stage = method.stage(updates=5)
+    fit = fit_of(method, [stage], lambda method, history: found.append(history) or {})
+    fit.plan[0] = Stage(**{**vars(stage), "trace": {"w": method.net.weight.data}})
+    fit.run()
+    (history,) = found
+    assert history["w"].flatten().tolist() == pytest.approx(kept)
+    assert len(history["loss"]) == 5
 
 
 @pytest.mark.parametrize(("batch_size", "done"), [(16, 0), (16, 3), (16, 4), (40, 0), (40, 1)])

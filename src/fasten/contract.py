@@ -160,7 +160,7 @@ class Stage:
     optim: Mapping[nn.Module, Optim]
     epochs: int = 1
     updates: int | None = None  # per epoch
-    trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep the history of, update by update
+    trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep an epoch's history of
     prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
     start: Literal["last", "best", "initial"] = "last"
     go_on: bool = False  # with the momentum of the stage before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,8 @@ from fasten.nets.norm import statistics
 from fasten.nets.overlap import gradients
 from fasten.optimizers import make_optimizer, velocities
 from fasten.ranks import in_order, places, totals, world
+
+TRACE_BYTES = 2**27  # of a buffer's history in an epoch: T̂ of a thousand classes takes 4 MB an update
 
 Row = dict[str, Any]  # what the record says of one epoch
 Measure = Callable[[nn.Module, Mapping[str, Tensor]], Row]  # after an epoch, from the method and its traces
@@ -53,7 +56,9 @@ class Update:
         self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
         self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
         self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
-        self.history = {name: t.new_zeros(self.length, *t.shape) for name, t in stage.trace.items()}
+        self.every = {name: math.ceil(self.length * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
+        rows = {name: math.ceil(self.length / every) for name, every in self.every.items()}
+        self.history = {name: t.new_zeros(rows[name], *t.shape) for name, t in stage.trace.items()}
         self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
@@ -71,7 +76,9 @@ class Update:
             losses.append(last)
         self.loss.add_(losses[-1])
         for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
-            self.history[name].index_copy_(0, self.cursor, value[None])
+            every = self.every.get(name, 1)
+            place = self.cursor if every == 1 else self.cursor // every  # of every few updates the last one stays
+            self.history[name].index_copy_(0, place, value[None])
         self.cursor.add_(1)
 
     def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:

@@ -60,7 +60,7 @@ class Watch:
         return row, counted if row["corrected_fraction"] > 0 or T is None else T
 
     def _transition(self, history: Mapping[str, Tensor], T: NDArray[np.float64] | None) -> Row:
-        """T̂ of every update of the epoch, against the T of the labels as they are now."""
+        """T̂ of the updates of the epoch, against the T of the labels as they are now."""
         if "transition" not in history:
             return {}
         T_hat = history["transition"].cpu().double().numpy()  # (U, N, N)
