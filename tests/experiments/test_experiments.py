@@ -16,7 +16,7 @@ from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.convergence import chi_square_points
 from fasten.experiments.measures import ACCURACY, CORRECTED_SHARE, DETECTION, DETECTION_META, RELABEL, TIME_RATIO
 from fasten.experiments.spec import Cell, Measure, key, status
-from fasten.experiments.t_diagonal import epoch_reader
+from fasten.experiments.t_diagonal import estimates, labels_in_use
 from fasten.methods import METHODS
 from fasten.records import Run
 
@@ -306,11 +306,24 @@ def test_chi_square_stands_at_the_update_that_ends_its_group():
 
 def test_a_diagonal_has_a_point_for_each_epoch_that_knows_it():
     record = {"epochs": [{"epoch": 1, "t_diagonal": None}, {"epoch": 2, "t_diagonal": 0.5}, {"epoch": 3}]}
-    assert epoch_reader("t_diagonal")(record) == ((2, 0.5),)
+    assert estimates(record) == ((2, 0.5),)
     paper = {(c.panel, c.row): c.paper for c in EXPERIMENTS["t-diagonal"](PAPER).curves}
     assert paper["symmetric 80%, λ = 0.1", "true"][0] == (1, 0.2791)
     assert paper["asymmetric 40%, λ = 0.5", "estimated"][-1] == (70, 0.9983)
     assert {len(points) for points in paper.values()} == {70}
+
+
+def test_the_true_diagonal_is_of_the_labels_that_an_epoch_trains_on_as_in_the_paper():
+    """Each row comes once in an epoch, with the label that the epoch before left it: T̂ is of those labels."""
+    rows = [{"epoch": 1, "t_diagonal_true": 0.3}, {"epoch": 2, "t_diagonal_true": 0.5}]
+    record = {"data": {"noise_rate": 0.72}, "epochs": rows}
+    assert labels_in_use(record) == ((1, pytest.approx(0.28)), (2, 0.3))
+    assert labels_in_use({"data": {"noise_rate": None}, "epochs": [{"epoch": 1, "t_diagonal_true": None}]}) == ()
+    curves = {(c.panel, c.row): c for c in EXPERIMENTS["t-diagonal"](PAPER).curves}
+    for (panel, row), curve in curves.items():
+        if row == "true":  # the paper's lines begin with the labels as given
+            assert curve.of(record) == labels_in_use(record)
+            assert curve.paper[0][1] == pytest.approx(0.8 if "asymmetric" in panel else 0.28, abs=0.005)
 
 
 def judged(measure: Measure, paper: float, ci95: float | None, *means: float) -> list[str]:
