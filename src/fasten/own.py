@@ -20,7 +20,7 @@ from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
-from fasten.data.rows import Rows, add_verdicts, make_rows
+from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
 from fasten.data.task import Known, Labels, Task
@@ -247,7 +247,13 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         known=known,
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
+        measured_by=_verdicts(rows.columns.take(np.flatnonzero(apart))),
     )
+
+
+def _verdicts(columns: Columns) -> tuple[tuple[str, str, str], ...]:
+    said = zip(columns.ids, columns.verified, columns.picked, strict=True)
+    return tuple((name, label, way) for name, label, way in said if label is not None and way is not None)
 
 
 def _given(

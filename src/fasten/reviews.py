@@ -172,9 +172,10 @@ def merge_verdicts(found: Audit, verdicts: Sequence[Verdict]) -> list[Verdict]:
     ways: list[Picked] = ["random" if random else "chosen" for random in known.picked_random]
     rows = np.flatnonzero(known.verified >= 0).tolist()
     merged = {known.ids[r]: Verdict(known.ids[r], found.class_names[known.verified[r]], ways[r]) for r in rows}
+    merged |= {name: Verdict(name, label, way) for name, label, way in found.measured_by}
     for verdict in verdicts:
         _add("the review", merged, verdict)
-    place = {name: row for row, name in enumerate(known.ids)}
+    place = {name: row for row, name in enumerate((*known.ids, *(name for name, _, _ in found.measured_by)))}
     return sorted(merged.values(), key=lambda verdict: place[verdict.id])
 
 
