@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
-from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
+from fasten.data.labels import PARTS, Part, Picked, check_classes, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
 from fasten.suggest import listed
@@ -97,8 +95,6 @@ def list_folder(
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
-    if class_names is None:
-        _check_measured(name, columns)
     return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
 
 
@@ -217,14 +213,6 @@ def _check_filled(
             raise ValueError(
                 f"the class {entry.name!r} in {folder} has no images; put some there, or remove the folder"
             )
-
-
-def _check_measured(name: str, columns: Columns) -> None:
-    """Validation and test images are of classes that others are of, by their folder or by a verdict."""
-    parts = np.array([part if part in ("valid", "test") else "train" for part in columns.split])
-    classes = classes_of(name, columns.take(np.flatnonzero(parts == "train")).labels())
-    for part in ("valid", "test"):
-        check_classes(f"{name}, {part} images", classes, columns.take(np.flatnonzero(parts == part)).labels())
 
 
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
