@@ -17,7 +17,7 @@ from typing import Literal
 
 from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
-from fasten.data.labels import PARTS, Part, Picked, check_classes, picked_of
+from fasten.data.labels import PARTS, Part, Picked, check_classes, label_reader, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
 from fasten.suggest import listed
@@ -262,7 +262,7 @@ def read_verdicts(
         raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
-    finder, known = _Finder(root, columns), columns.labels() if class_names is None else class_names
+    finder, meant = _Finder(root, columns), label_reader(columns.labels() if class_names is None else class_names)
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
@@ -271,9 +271,7 @@ def read_verdicts(
         where = f"{path.name}, line {number}"
         cells = header.cells(line) if header else finder.cells(line)
         row = finder.row(cells[0], where)
-        label = cells[1].strip() or columns.given[row]
-        if label is not None and label not in known:
-            label = unescaped(label)
+        label = meant(cells[1]) or columns.given[row]
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         if class_names is not None:
@@ -289,7 +287,7 @@ class _Header:
     def cells(self, line: str) -> tuple[str, str, str]:
         cells = split_line(line, self.delimiter)
         name, label, picked = (
-            cells[place].strip() if place is not None and place < len(cells) else "" for place in self.places
+            cells[place] if place is not None and place < len(cells) else "" for place in self.places
         )
         return name, label, picked
 
@@ -322,7 +320,7 @@ class _Finder:
         if self.find(line) is not None:
             return line, "", ""
         for delimiter in DELIMITERS:
-            cells = [*(cell.strip() for cell in split_line(line, delimiter)), "", ""]
+            cells = [*split_line(line, delimiter), "", ""]
             if delimiter in line and self.find(cells[0]) is not None:
                 return cells[0], cells[1], cells[2]
         marks = [delimiter for delimiter in DELIMITERS if delimiter in line]
@@ -330,7 +328,7 @@ class _Finder:
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        for known in (name, unescaped(name), plain, f"train/{plain}"):
+        for known in (name, unescaped(name), unescaped(name.strip()), plain, f"train/{plain}"):
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
