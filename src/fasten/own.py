@@ -129,7 +129,7 @@ def read_rows(
     """The rows of a folder, table or array file.
 
     `class_names`, `shape` and `feature_names` are those of a trained model, as its record's `data` has them; then rows
-    need no label, and unless `labelled` those of tables and arrays are not looked at.
+    need no label, and unless `labelled` verdicts, and labels of tables and arrays, are not looked at.
     """
     place, how = Path(path), own.decoding(shape)
     if not place.exists():
@@ -138,7 +138,7 @@ def read_rows(
         rows = read_folder(
             place,
             clean=own.clean,
-            verified=own.verified,
+            verified=own.verified if labelled else None,
             valid=own.valid,
             test=own.test,
             how=how,
