@@ -273,3 +273,27 @@ def test_a_review_is_merged_over_several_files(place, capsys):
     rows = read_rows("photos", Own(verified="new.csv"))
     assert sum(label is not None for label in rows.verified) == done["verified"]
     assert rows.picked.count("random") == done["random"] == 64
+
+
+def test_verdicts_on_test_images_stay_in_the_next_list_and_in_a_repaired_copy(folder, capsys):
+    _, truth = write_digits(folder / "photos/train", per_class=20)
+    names = sorted(truth)
+    apart = names[::5]
+    for name in apart:
+        (folder / "photos/test" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "photos/train" / name).rename(folder / "photos/test" / name)
+    lines = [f"{'test' if name in apart else 'train'}/{name},{truth[name]}" for name in names]
+    Path("verified.txt").write_text("\n".join(lines[:30]))
+    checked = [name for name in apart if name in names[:30]]
+    assert any(name.split("/")[0] != truth[name] for name in checked)
+    said("train photos --verified verified.txt --device cpu --epochs 1 --no-references --out run", capsys)
+    Path("review.csv").write_text("id,verdict\n" + lines[31])
+    done = json.loads(said("audit run --import review.csv --out next.csv --json", capsys))
+    assert (done["verified"], done["random"], done["chosen"]) == (31, 30, 1)
+    before, after = (read_rows("photos", Own(verified=name)) for name in ("verified.txt", "next.csv"))
+    test = before.rows_of("test")
+    assert after.columns.take(test).verified == before.columns.take(test).verified
+    said("audit run --export folder --out repaired", capsys)
+    copies = {path.read_bytes(): path.parent.name for path in (folder / "repaired/test").rglob("*.png")}
+    wanted = {name: truth[name] if name in checked else name.split("/")[0] for name in apart}
+    assert copies == {(folder / "photos/test" / name).read_bytes(): label for name, label in wanted.items()}

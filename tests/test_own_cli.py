@@ -150,6 +150,14 @@ def test_arrays_are_audited_and_a_precision_can_be_kept(here, capsys):
     assert (table["is_issue"][table["verified"] == ""] == "false").all()
 
 
+def test_a_precision_without_rows_verified_at_random_says_nothing_of_such_rows(folder, capsys):
+    x, given, truth = make_blobs(200)
+    np.savez("emb.npz", x=x[:160], labels=given[:160], x_clean=x[160:], y_clean=truth[160:])
+    text = answer(f"train emb.npz {FAST} --min-precision 0.7 --out run", capsys)
+    assert "verify rows at random first" in text
+    assert "labels verified at random are wrong" not in text
+
+
 def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, capsys):
     x, given, _ = make_blobs(200)
     np.savez("plain.npz", x=x, labels=given)

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -244,6 +245,15 @@ def test_a_path_may_be_written_in_other_ways(image_run, capsys, monkeypatch):
     found = [answer(f"evaluate run {way} --device cpu", capsys) for way in ways]
     assert all(scores == found[0] for scores in found)
     assert any("of the 60 rows" in note for note in found[0]["notes"])
+
+
+def test_images_that_were_trained_on_are_predicted_without_the_list_of_verdicts(image_run, folder, capsys):
+    shutil.copytree(image_run.parent, "all")
+    record = json.loads(Path("all/run/record.json").read_text())
+    record["run"] |= {"dataset": "all/train", "own": {"verified": "all/gone.txt"}}
+    Path("all/run/record.json").write_text(json.dumps(record))
+    assert answer("predict all/run all/train --device cpu --out p.csv", capsys)["rows"] == 60
+    refuse("evaluate all/run all/train --device cpu", capsys, "there is no file all/gone.txt")
 
 
 def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run, folder, capsys):

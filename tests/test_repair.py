@@ -276,6 +276,20 @@ def test_parts_of_the_data_folder_stay_what_they_are(folder):
     assert tree(Path("new/test")) == tree(Path("all/test"))
 
 
+def test_a_class_of_test_images_that_only_verdicts_name_is_repaired(folder):
+    for place, name in enumerate(("a/1", "a/2", "b/1", "test/c/1")):
+        path = folder / "all" / (name if name.startswith("test") else f"train/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), 60 * place, np.uint8)).save(f"{path}.png")
+    ids = [f"train/{name}.png" for name in ("a/1", "a/2", "b/1")]
+    labels = list("abc")
+    make_run(folder / "run", "all", ids, ["a", "a", "b"], ["a", "a", "b"], labels, verified=["c", None, None])
+    found = read_audit(folder / "run")
+    write_folder(found, find_originals(found), folder / "new")
+    copies = sorted(str(path.relative_to("new")) for path in Path("new").rglob("*.png"))
+    assert copies == ["test/c/1.png", "train/a/2.png", "train/b/1.png", "train/c/1.png"]
+
+
 def test_data_that_moved_or_changed_are_a_sentence(photos):
     found, _ = photos
     shutil.move("photos", "elsewhere")

@@ -9,6 +9,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from fasten.data.folder import read_verdicts
+from fasten.data.rows import make_columns
 from fasten.reviews import (
     Verdict,
     issue_rows,
@@ -127,6 +129,20 @@ def test_the_class_0_is_a_verdict(tmp_path):
 def test_a_row_that_a_review_has_both_as_chosen_and_as_random_is_random(found, tmp_path, ways):
     path = review(tmp_path / "review.csv", [f"a/100.png,dog,{way}" for way in ways])
     assert read_review(path, found) == [Verdict("a/100.png", "dog", "random")]
+
+
+def test_blanks_around_labels_and_ids_of_the_data_come_back(tmp_path):
+    """As of a table with a blank behind each comma."""
+    given, names = np.arange(30) % 2, [" cat", " dog"]
+    ids = [f" r{row}" for row in range(30)]
+    audit_probabilities(sure_probabilities(given, 2, 0.6), given, names, ids=ids, out=tmp_path / "run")
+    found = read_audit(tmp_path / "run")
+    verdicts = read_review(review(tmp_path / "r.csv", [" r1, cat,random", " r2,dog ,random"]), found)
+    assert [(verdict.id, verdict.label) for verdict in verdicts] == [(" r1", " cat"), (" r2", " dog")]
+    write_verified(verdicts, tmp_path / "list.csv")
+    columns = make_columns(ids, given=[names[code] for code in given])
+    listed = list(read_verdicts(tmp_path / "list.csv", tmp_path, columns, None))
+    assert listed == [(1, " cat", "random"), (2, " dog", "random")]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])

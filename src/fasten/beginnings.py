@@ -85,7 +85,8 @@ def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> R
         "environment": environment() | _described(machine) | _ranks(run.recipe) | {"how": how},
         "data": _sizes(task)
         | {"num_classes": task.num_classes, "noise_rate": task.noise_rate, "class_names": list(task.class_names)}
-        | _own_data(task),
+        | _own_data(task)
+        | (_measured_by(task) if (run.own or {}).get("verified") else {}),
         "epochs": [],
         "evaluation": None,
         "references": {},
@@ -140,6 +141,11 @@ def _own_data(task: Task) -> dict[str, Any]:
     return values | names | counts | _digest(task)
 
 
+def _measured_by(task: Task) -> dict[str, Any]:
+    """Verdicts that labels.csv does not have; those of a list alone, as others stand in the data."""
+    return {"measured_by": [list(verdict) for verdict in task.measured_by]}
+
+
 def _digest(task: Task) -> dict[str, str]:
     """Of which rows a user's own data have, what is known of them, and how they are split."""
     known = task.known
@@ -171,6 +177,6 @@ def other_machine(record: Record, machine: Machine) -> list[str]:
 
 def check_same(record: Record, task: Task, name: str) -> None:
     """A checkpoint fits the rows that it was made of, and a user's own data may have changed meanwhile."""
-    now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task)
+    now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task) | _measured_by(task)
     if any(record["data"].get(key, value) != value for key, value in now.items()):
         raise ValueError(f"{name} is no longer what the run was started on; bring it back, or begin anew elsewhere")

@@ -193,7 +193,7 @@ def show_result(record: Record, out: Path) -> None:
     for note in record["notes"]:
         print(f"note: {note}")
     evidence, found = (record["evaluation"] or {}).get("evidence") or {}, read_gallery(out)
-    if evidence.get("wrong"):
+    if evidence.get("num_random"):
         print(_wrong(evidence["wrong"]))
     if found:
         shows = f"; {typed('audit', out)} shows them" if found["issues"] else ""

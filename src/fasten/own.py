@@ -20,7 +20,7 @@ from fasten.data.folder import read_folder, read_verdicts
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
-from fasten.data.rows import Rows, add_verdicts, make_rows
+from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import read_table
 from fasten.data.task import Known, Labels, Task
@@ -129,7 +129,7 @@ def read_rows(
     """The rows of a folder, table or array file.
 
     `class_names`, `shape` and `feature_names` are those of a trained model, as its record's `data` has them; then rows
-    need no label, and unless `labelled` those of tables and arrays are not looked at.
+    need no label, and unless `labelled` verdicts, and labels of tables and arrays, are not looked at.
     """
     place, how = Path(path), own.decoding(shape)
     if not place.exists():
@@ -138,7 +138,7 @@ def read_rows(
         rows = read_folder(
             place,
             clean=own.clean,
-            verified=own.verified,
+            verified=own.verified if labelled else None,
             valid=own.valid,
             test=own.test,
             how=how,
@@ -247,7 +247,13 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         known=known,
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
+        measured_by=_verdicts(rows.columns.take(np.flatnonzero(apart))),
     )
+
+
+def _verdicts(columns: Columns) -> tuple[tuple[str, str, str], ...]:
+    said = zip(columns.ids, columns.verified, columns.picked, strict=True)
+    return tuple((name, label, way) for name, label, way in said if label is not None and way is not None)
 
 
 def _given(

@@ -215,6 +215,7 @@ def _verdicts(found: Audit, columns: Columns) -> list[str | None]:
     """The verified label of each row of the data, by the run or by the data themselves."""
     names, known = found.class_names, found.known
     seen = {known.ids[row]: names[known.verified[row]] for row in np.flatnonzero(known.verified >= 0).tolist()}
+    seen |= {name: label for name, label, _ in found.measured_by}
     return [seen.get(name, label) for name, label in zip(columns.ids, columns.verified, strict=True)]
 
 
@@ -277,9 +278,9 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
     if data.is_folder:
         parts = name.split("/")
         known = data.columns.given[row]
-        if known is None or split[row] in ("valid", "test"):
-            return name  # clean, validation and test images are where they belong
-        place = 1 if split[row] == "train" else 0
+        if known is None:
+            return name  # clean images are where they belong
+        place = 0 if split[row] is None else parts.index(known, 1)  # behind the name of the part
         return "/".join([*parts[:place], label, *parts[place + 1 :]])
     if label in (".", "..") or label.startswith(".") or {"/", "\\", "\0"} & set(label):
         raise ValueError(f"the label {label!r} cannot be the name of a folder; use --export csv")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from fasten import audit
 from fasten.cells import escaped, unescaped
-from fasten.data.labels import Picked, check_classes, label_texts, picked_of
+from fasten.data.labels import Picked, check_classes, label_reader, label_texts, picked_of
 from fasten.data.table import KNOWN
 from fasten.data.texts import lines_below, read_text, split_header
 from fasten.evidence import verify_next
@@ -153,12 +153,12 @@ def read_review(path: Path, found: Audit) -> list[Verdict]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the review that came back")
     entries = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
-    rows = dict.fromkeys(found.known.ids)
+    rows, meant = dict.fromkeys(found.known.ids), label_reader(found.class_names)
     verdicts: dict[str, Verdict] = {}
     for where, name, label, picked in entries:
         if label is None:
             continue
-        verdict = Verdict(_find(name, rows, where), label, picked_of(picked, where) or "chosen")
+        verdict = Verdict(_find(name, rows, where), meant(label), picked_of(picked, where) or "chosen")
         check_classes(where, found.class_names, [verdict.label])
         _add(where, verdicts, verdict)
     if not verdicts:
@@ -172,9 +172,10 @@ def merge_verdicts(found: Audit, verdicts: Sequence[Verdict]) -> list[Verdict]:
     ways: list[Picked] = ["random" if random else "chosen" for random in known.picked_random]
     rows = np.flatnonzero(known.verified >= 0).tolist()
     merged = {known.ids[r]: Verdict(known.ids[r], found.class_names[known.verified[r]], ways[r]) for r in rows}
+    merged |= {name: Verdict(name, label, way) for name, label, way in found.measured_by}
     for verdict in verdicts:
         _add("the review", merged, verdict)
-    place = {name: row for row, name in enumerate(known.ids)}
+    place = {name: row for row, name in enumerate((*known.ids, *(name for name, _, _ in found.measured_by)))}
     return sorted(merged.values(), key=lambda verdict: place[verdict.id])
 
 
@@ -239,7 +240,7 @@ def _entry(where: str, line: Mapping[str, Any], columns: tuple[str, str]) -> Ent
         raise ValueError(f"{where} names no row; give its id")
     text = label_texts([None if label == [] else label], where)[0]
     picked = line.get("picked")
-    return where, str(name), None if text is None else unescaped(text.strip()), None if picked is None else str(picked)
+    return where, str(name), text, None if picked is None else str(picked)
 
 
 def _from_json(path: Path) -> Iterator[Entry]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fasten import audit
 from fasten.cells import unescaped
-from fasten.data.labels import codes_of, encode_labels, label_texts, picked_of
+from fasten.data.labels import Picked, codes_of, encode_labels, label_texts, picked_of
 from fasten.data.task import Known, Labels
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
@@ -44,6 +44,11 @@ class Audit:
     table: pd.DataFrame
     known: Known
     class_names: tuple[str, ...]
+
+    @property
+    def measured_by(self) -> list[tuple[str, str, Picked]]:
+        """Verdicts on rows that the data set apart for validation and test, where a list named them: id, label, way."""
+        return [(name, label, way) for name, label, way in self.record["data"].get("measured_by", ())]
 
     def probabilities(self) -> NDArray[np.float32]:
         """p(y | x) of each row, read as they are needed."""

@@ -190,6 +190,8 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x": X[:, 0]}, r"x has shape \(4,\); give features as \(rows, features\)"),
         ({"x": X[:, :0]}, r"x has shape \(4, 0\)"),
         ({"x": scipy.sparse.csr_matrix(X)}, r"x is a sparse matrix; make it an array with toarray\(\)"),
+        ({"x": X + 1j}, "x holds complex128; give real numbers"),
+        ({"x": X.astype("datetime64[D]")}, r"x holds datetime64\[D\]; give real numbers"),
         ({"x": [["a", 1], ["b", 2], ["c", 3], ["d", 4]]}, "x holds something that is not a number"),
         ({"x": pd.DataFrame({"a": [1, 2, 3, 4], "b": Y})}, "x: column 'b' holds .* and not numbers; encode it"),
         ({"x": X[:0], "y": []}, "x holds no rows"),

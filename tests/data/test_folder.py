@@ -219,7 +219,7 @@ def test_a_test_image_that_also_stands_in_training_is_refused(pets):
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_a_class_that_only_images_to_measure_by_have_is_refused(pets, part, name):
     draw(pets.parent / "more", f"{name}/1.png", first=50)
-    with pytest.raises(ValueError, match=f"pets, {part} images: unknown label '{name}'; did you mean 'dog'"):
+    with pytest.raises(ValueError, match=f"pets: no row but {part} rows has the label '{name}'; did you mean 'dog'"):
         read_folder(pets, **{part: pets.parent / "more"})
 
 

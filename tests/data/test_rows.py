@@ -141,7 +141,7 @@ def test_what_is_not_said_is_filled_in():
     assert made.picked == ("chosen", None, "random", None)
     assert made.split == (None,) * 4
     assert (len(made), made.num_classes, made.x.dtype) == (4, 2, np.float32)
-    assert rows(split=["train", "test", None, "test"]).rows_of("test").tolist() == [1, 3]
+    assert rows(split=["train", "test", "test", None]).rows_of("test").tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,23 @@ def test_copies_of_training_rows_in_the_test_are_noted_or_refused():
     x = np.array([[1.0, 2], [3, 4], [1, 2], [5, 6]])
     made = compare_test_rows(rows(x, split=["train", "train", "test", "test"]))
     assert made.notes == (
-        "pets: 1 of 2 test rows also stand in training: 'c' has the same content as 'a'; so the test accuracy is a "
-        "little too high",
+        "pets: 1 of 2 test rows also stand in training: 'c' has the same content as 'a'; so the test accuracy is too "
+        "high",
     )
     assert compare_test_rows(rows(x)).notes == ()
     images = np.uint8(x).reshape(4, 2, 1, 1)
     with pytest.raises(ValueError, match="pets: 1 of 2 test rows also stand in training: 'c' has the same content"):
         compare_test_rows(rows(images, split=["train", "train", "test", "test"]))
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_class_that_only_rows_to_measure_by_have_is_a_slip(part):
+    split = [None, None, None, part]
+    with pytest.raises(ValueError, match=f"pets: no row but {part} rows has the label 'dgo'; did you mean 'dog'"):
+        rows(given=["cat", "dog", "cat", "dgo"], split=split)
+    assert rows(given=["cat", "dog", "cat", "fox"], verified=["fox", None, None, None], split=split).num_classes == 3
+    known = ["cat", "dgo", "dog"]
+    assert rows(given=["cat", "dog", "cat", "dgo"], split=split, class_names=known).class_names == tuple(known)
 
 
 def test_few_copies_among_many_test_images_are_what_data_from_the_net_hold():
@@ -239,6 +249,7 @@ def test_few_copies_among_many_test_images_are_what_data_from_the_net_hold():
     columns = make_columns(ids, given=["cat", "dog"] * 101, split=split)
     made = make_image_rows("pets", columns, sources, Decoding())
     assert made.notes[0].startswith("pets: 1 of 200 test rows also stand in training: '2' has the same content as '1'")
+    assert made.notes[0].endswith("a little too high")
     sources[3:6] = [png(0)] * 3
     with pytest.raises(ValueError, match="4 of 200 test rows also stand in training"):
         make_image_rows("pets", columns, sources, Decoding())

@@ -154,7 +154,12 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,class\n1.png,cat\n", "has no column 'label', but 'path', 'class'; call the column of the labels so"),
         ("1.png,cat\n2.png,dog\n", "has no column 'label', but '1.png', 'cat'"),
         (",".join([*"abcdefghijk", "target"]) + "\n", "but 'a', 'b', 'c', 'd', 'e', …, 'h', 'i', 'j', 'k', 'target';"),
-        ("x,label\nTrue,cat\nmaybe,dog\n", "line 3: 'maybe' in column 'x' is not a number"),
+        (
+            "x,label\nTrue,cat\nmaybe,dog\n",
+            "line 3: 'maybe' in column 'x' is not True or False, as the column begins; write",
+        ),
+        ("x,label\n0,cat\nTrue,dog\n", "line 3: 'True' in column 'x' is not a number; write numbers"),
+        ("x,label\nTrue,cat\n0,dog\n2.5,dog\n", "line 4: '2.5' in column 'x' is not True or False"),
         ("x,label\nTrue,cat\n,dog\n", "column 'x' lacks a finite number in 1 of 2 rows, first in row 1"),
         ("path,file_name,label\na,b,c\n", "has both 'path' and 'file_name'"),
         ("path,label,label\na,b,c\n", "has two columns 'label'"),

@@ -192,6 +192,8 @@ def _pixels(what: str, array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _features(what: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    if array.dtype.kind in "cmM":  # NumPy would drop the imaginary part, or count nanoseconds
+        raise ValueError(f"{what} holds {array.dtype}; give real numbers")
     try:
         with np.errstate(over="ignore"):  # found below
             x = array.astype(np.float32, copy=False)

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
-from fasten.data.labels import PARTS, Part, Picked, check_classes, classes_of, picked_of
+from fasten.data.labels import PARTS, Part, Picked, check_classes, label_reader, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
 from fasten.suggest import listed
@@ -97,8 +95,6 @@ def list_folder(
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
-    if class_names is None:
-        _check_measured(name, columns)
     return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
 
 
@@ -219,14 +215,6 @@ def _check_filled(
             )
 
 
-def _check_measured(name: str, columns: Columns) -> None:
-    """Validation and test images are of classes that others are of, by their folder or by a verdict."""
-    parts = np.array([part if part in ("valid", "test") else "train" for part in columns.split])
-    classes = classes_of(name, columns.take(np.flatnonzero(parts == "train")).labels())
-    for part in ("valid", "test"):
-        check_classes(f"{name}, {part} images", classes, columns.take(np.flatnonzero(parts == part)).labels())
-
-
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
     """All rows, noisy ones first, and what their folders say of them."""
     noisy, clean = images["train"], images.get("clean", [])
@@ -274,7 +262,7 @@ def read_verdicts(
         raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
-    finder, known = _Finder(root, columns), columns.labels() if class_names is None else class_names
+    finder, meant = _Finder(root, columns), label_reader(columns.labels() if class_names is None else class_names)
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
@@ -283,9 +271,7 @@ def read_verdicts(
         where = f"{path.name}, line {number}"
         cells = header.cells(line) if header else finder.cells(line)
         row = finder.row(cells[0], where)
-        label = cells[1].strip() or columns.given[row]
-        if label is not None and label not in known:
-            label = unescaped(label)
+        label = meant(cells[1]) or columns.given[row]
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         if class_names is not None:
@@ -301,7 +287,7 @@ class _Header:
     def cells(self, line: str) -> tuple[str, str, str]:
         cells = split_line(line, self.delimiter)
         name, label, picked = (
-            cells[place].strip() if place is not None and place < len(cells) else "" for place in self.places
+            cells[place] if place is not None and place < len(cells) else "" for place in self.places
         )
         return name, label, picked
 
@@ -334,7 +320,7 @@ class _Finder:
         if self.find(line) is not None:
             return line, "", ""
         for delimiter in DELIMITERS:
-            cells = [*(cell.strip() for cell in split_line(line, delimiter)), "", ""]
+            cells = [*split_line(line, delimiter), "", ""]
             if delimiter in line and self.find(cells[0]) is not None:
                 return cells[0], cells[1], cells[2]
         marks = [delimiter for delimiter in DELIMITERS if delimiter in line]
@@ -342,7 +328,7 @@ class _Finder:
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        for known in (name, unescaped(name), plain, f"train/{plain}"):
+        for known in (name, unescaped(name), unescaped(name.strip()), plain, f"train/{plain}"):
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one

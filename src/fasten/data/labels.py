@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fasten.cells import unescaped
 from fasten.suggest import nearest
 
 Part = Literal["train", "valid", "test"]
@@ -110,6 +111,22 @@ def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) 
     unknown = sorted(set(labels) - set(class_names))
     if unknown:
         raise ValueError(f"{name}: unknown label {unknown[0]!r}; {nearest(unknown[0], class_names)}")
+
+
+def label_reader(known: Iterable[str]) -> Callable[[str], str]:
+    """What the cells of a list mean: a known label, whatever blanks are around either, or our mark before a formula.
+
+    >>> read = label_reader([" cat", "=dog"])
+    >>> read("cat "), read("'=dog"), read(" emu")
+    (' cat', '=dog', 'emu')
+    """
+    labels = {label.strip(): label for label in known}
+
+    def read(cell: str) -> str:
+        plain = cell.strip()
+        return labels.get(unescaped(plain)) or labels.get(plain, unescaped(plain))
+
+    return read
 
 
 def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:

@@ -280,7 +280,19 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
         )
     if any(columns.given):
         check_nobody(name, columns.ids, columns.given, columns.verified)
+    _check_measured(name, columns)
     return classes_of(name, columns.labels())
+
+
+def _check_measured(name: str, columns: Columns) -> None:
+    """Validation and test rows are of classes that others are of, by the given label or by a verdict."""
+    parts = np.array([part if part in ("valid", "test") else "train" for part in columns.split])
+    classes = columns.take(np.flatnonzero(parts == "train")).labels()
+    for part in ("valid", "test"):
+        unknown = columns.take(np.flatnonzero(parts == part)).labels() - classes
+        if unknown and classes:
+            near = nearest(min(unknown), sorted(classes))
+            raise ValueError(f"{name}: no row but {part} rows has the label {min(unknown)!r}; {near}")
 
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
@@ -311,9 +323,10 @@ def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tup
     copies, total = len({test for test, _ in pairs}), columns.split.count("test")
     test, other = (columns.ids[row] for row in pairs[0])
     said = f"{name}: {copies} of {total} test rows also stand in training: {test!r} has the same content as {other!r}"
-    if refuse and copies > COPIES_ALLOWED * total:
+    few = copies <= COPIES_ALLOWED * total
+    if refuse and not few:
         raise ValueError(f"{said}; remove them from one of the two")
-    return (f"{said}; so the test accuracy is a little too high",)
+    return (f"{said}; so the test accuracy is {'a little ' if few else ''}too high",)
 
 
 def _digest(row: NDArray[Any]) -> bytes:

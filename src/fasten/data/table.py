@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,7 +141,7 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return pa.table({name: pa.array([], type) for name, type in types.items()}), unused
-        raise ValueError(_diagnosis(path, names, delimiter, wanted, error)) from None
+        raise ValueError(_diagnosis(path, names, delimiter, types, error)) from None
 
 
 def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
@@ -210,9 +210,9 @@ def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
     return names, mark
 
 
-def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequence[str], error: Exception) -> str:
+def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[str, Any], error: Exception) -> str:
     """What is wrong with a CSV file that could not be read, found line by line."""
-    numeric = [(place, name) for place, name in enumerate(names) if name in wanted and name not in KNOWN]
+    numeric = [(place, name) for place, name in enumerate(names) if name in types and name not in KNOWN]
     for line, cells in lines_below(path, delimiter):
         where = f"{path.name}: line {line}"
         if cells and len(cells) != len(names):
@@ -222,8 +222,9 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, wanted: Sequenc
                 f"on every line, and quotes around text with a {mark} in it"
             )
         for place, name in numeric if cells else []:
-            if not _is_number(cells[place]):
-                return f"{where}: {cells[place][:80]!r} in column {name!r} is not a number{_perhaps(name)}"
+            if not _fits(cells[place], types[name]):
+                wanted = "True or False, as the column begins" if types[name] == pa.bool_() else "a number"
+                return f"{where}: {cells[place][:80]!r} in column {name!r} is not {wanted}{_perhaps(name)}"
     return f"{path.name} cannot be read as CSV ({one_line(error, 200)})"
 
 
@@ -236,9 +237,12 @@ def _check_quotes(path: Path, delimiter: str) -> None:
             pass
 
 
-def _is_number(cell: str) -> bool:
-    if cell.strip().lower() in ("", "na", "n/a", "#n/a", "null", "none", *TRUTHS):
+def _fits(cell: str, kind: pa.DataType) -> bool:
+    plain = cell.strip().lower()
+    if plain in ("", "na", "n/a", "#n/a", "null", "none"):
         return True  # missing ones are counted where the columns are
+    if plain in TRUTHS or kind == pa.bool_():
+        return kind == pa.bool_() and plain in (*TRUTHS, "0", "1")
     try:
         float(cell)
     except ValueError:

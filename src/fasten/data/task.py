@@ -62,6 +62,7 @@ class Task:
     known: Known | None = None  # of all rows of x; None: a known data set
     notes: tuple[str, ...] = ()  # sentences for the user, from the reading of the data
     feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
+    measured_by: tuple[tuple[str, str, str], ...] = ()  # verdicts on rows that the data set apart: id, label, picked
 
     def __post_init__(self) -> None:
         parts = {"given": (self.given, self.split.noisy), "clean": (self.clean, self.split.clean)}
