@@ -33,8 +33,8 @@ class FasTEN(nn.Module):
     """Two heads, T̂ in every update, labels corrected on the fly.
 
     `correct` switches the correction of labels; `oracle` is a true T to use in place of T̂; `perturbation` replaces
-    that share of the corrected labels by uniform ones (the paper's test of robustness); `norm` is how batch norm sees
-    the two batches; `per_class` is K, by default as many as fit the batch size.
+    that share of the labels that the head is confident of by uniform ones (the paper's test of robustness); `norm` is
+    how batch norm sees the two batches; `per_class` is K, by default as many as fit the batch size.
     """
 
     labels: Tensor
@@ -105,7 +105,7 @@ class FasTEN(nn.Module):
         return total(clean.weight.new_zeros(self.num_classes).index_add(0, clean.y, clean.weight)) > 0
 
     def _perturb(self, labels: Tensor, p: Tensor, coin: Tensor) -> Tensor:
-        """Replace each corrected label by a uniform one with probability q."""
+        """Replace each confident label, the given one or not, by a uniform one with probability q."""
         if self.perturbation == 0:
             return labels
         hit = (p.max(1).values >= self.threshold) & (coin[:, 0] < self.perturbation)
