@@ -453,6 +453,22 @@ def test_the_time_left_follows_how_fast_runs_go(tmp_path, monkeypatch):
     assert pace.share() == pytest.approx(1 - (35 + 70 + 14) / 245)
 
 
+def test_what_had_been_done_before_says_nothing_of_the_time_left(tmp_path, capsys):
+    """A run whose epochs are all in the log, or more of them than in its checkpoint, ends without any work of ours."""
+    jobs = [Job(Run("cifar10", seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    log(jobs[0].folder, 70)
+    log(jobs[1].folder, 35)
+    pace = Pace(jobs, Speed("a card", {"fasten": 70.0}))
+    pace.ended.add(jobs[0].folder)
+    assert pace.seconds_left() is None
+    log(jobs[1].folder, 30)  # it began anew at its checkpoint
+    assert pace.seconds_left() is None
+    console.Reproduction().made(Made(jobs[0].run, None, "it diverged", 1, 3, pace.seconds_left()))
+    assert "it diverged (1 of 3)" in capsys.readouterr().err
+    log(jobs[1].folder, 36)
+    assert pace.seconds_left() is not None
+
+
 def test_only_keeps_what_fits():
     def left(*only: str) -> list[tuple[str, str, str]]:
         found = choose([small(None), losses(None)], only)

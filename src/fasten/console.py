@@ -145,7 +145,8 @@ class Reproduction(Runs):
         if not self.together:
             self.stop()
         count = f"{run.number} of {run.total}"
-        left = "" if run.number == run.total else f"; about {in_words(run.seconds_left)} left"
+        seconds = None if run.number == run.total else run.seconds_left
+        left = "" if seconds is None else f"; about {in_words(seconds)} left"
         self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")
 
 

@@ -63,7 +63,7 @@ class Made:
     error: str | None
     number: int
     total: int
-    seconds_left: float
+    seconds_left: float | None  # None: nothing was done yet to tell it by
 
 
 Going = Callable[[int, float], None]  # so many runs side by side, so much of all is done
@@ -92,10 +92,12 @@ class Pace:
         """Of all there was to do; what runs had done before counts as done."""
         return self._done() / sum(self.work)
 
-    def seconds_left(self) -> float:
+    def seconds_left(self) -> float | None:
+        """None as long as runs have only come to where they were: they begin at a checkpoint, behind their logs."""
         done = self._done()
-        now = max(done - self.before, 1e-9 * sum(self.work))
-        return (sum(self.work) - done) * (time.monotonic() - self.began) / now
+        if done <= self.before:
+            return None
+        return (sum(self.work) - done) * (time.monotonic() - self.began) / (done - self.before)
 
     def _done(self) -> float:
         return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
