@@ -351,8 +351,13 @@ def test_a_record_of_something_else_does_not_count(record, capsys, change):
 
 
 def test_files_that_are_no_records_are_passed_over(record, capsys):
-    for number, text in enumerate(["", "[]", "3", '{"schema": 1}', '{"schema": 1, "result": {}, "epochs": []}']):
-        (record.parents[2] / f"{number}.json").write_text(text)
+    theirs, odd = record.parents[2], json.loads(record.read_text())
+    odd["run"]["noise"] = 5
+    texts = ["", "[]", "3", '{"schema": 1}', '{"schema": 1, "result": {}, "epochs": []}']
+    for number, text in enumerate([*texts, json.dumps(odd), "[" * 100_000]):
+        (theirs / f"{number}.json").write_text(text)
+    (theirs / "folder.json").mkdir()
+    (theirs / "gone.json").symlink_to("nowhere")
     assert states(capsys) == ["recorded", "missing", "missing"]
 
 
