@@ -648,6 +648,13 @@ def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finis
     assert without_times(Path("out")) == without_times(finished[0])
 
 
+def test_a_command_that_was_killed_in_its_first_write_goes_on(folder, capsys):
+    Path("out").mkdir()
+    Path(f"out/.{32 * 'f'}.tmp").write_text("{")
+    answer("reproduce small --only column=time --out out", capsys)
+    assert not list(Path("out").glob(".*"))
+
+
 # All of it, small.
 
 

@@ -19,7 +19,7 @@ from fasten.beginnings import record_in
 from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
-from fasten.files import alone_in, write_text
+from fasten.files import alone_in, sweep, write_text
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
 from fasten.report.outcomes import Line
@@ -128,6 +128,7 @@ def reproduce(
     begin(plan)
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
+        sweep(out)
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
             _carry_out(todo, out, how, settings, errors, made, going)
