@@ -292,6 +292,16 @@ def test_runs_side_by_side_have_one_bar_on_a_terminal():
     assert "it diverged (1 of 2; about 60 s left)" in display.console.file.getvalue()
 
 
+def test_the_bar_tells_the_time_left_where_an_epoch_takes_minutes():
+    now, display = [100.0], console.Reproduction()
+    display.console = Console(file=io.StringIO(), force_terminal=True, get_time=lambda: now[0])
+    with display:
+        for share in (0.0, 0.1, 0.1, 0.2, 0.2):
+            display.going(2, share)
+            now[0] += 60.0
+        assert display.bar.tasks[0].time_remaining == pytest.approx(8 * 120)
+
+
 # What is recorded.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 import threading
@@ -90,7 +91,8 @@ class Display:
         self.stop()
         if self.console.is_terminal and not self.quiet:
             columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=self.console, transient=True)
+            # By the last thousand steps; rich would forget those of half a minute ago, and epochs may take longer.
+            self.bar = Progress(*columns, console=self.console, transient=True, speed_estimate_period=math.inf)
             self.task = self.bar.add_task(text, total=updates)
             self.bar.start()
 
