@@ -32,6 +32,13 @@ PARTS = 10_000  # of a bar that is not of updates
 
 
 class _Console(Console):
+    def _check_buffer(self) -> None:
+        """A terminal that was closed is no pipe, and no more of a reason to end."""
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """Nobody reads any more: rich would end the run, which is to write its checkpoint."""
         self.quiet = True
