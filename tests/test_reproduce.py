@@ -468,6 +468,13 @@ def test_the_time_left_follows_how_fast_runs_go(tmp_path, monkeypatch):
     assert pace.share() == pytest.approx(1 - (35 + 70 + 14) / 245)
 
 
+def test_a_log_that_cannot_be_read_counts_as_none(tmp_path):
+    jobs = [Job(Run("cifar10", seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    (jobs[0].folder / "log.jsonl").mkdir(parents=True)
+    log(jobs[1].folder, 35)
+    assert Pace(jobs, Speed("a card", {"fasten": 70.0})).share() == pytest.approx(1 / 4)
+
+
 def test_what_had_been_done_before_says_nothing_of_the_time_left(tmp_path, capsys):
     """A run whose epochs are all in the log, or more of them than in its checkpoint, ends without any work of ours."""
     jobs = [Job(Run("cifar10", seed=seed), tmp_path / str(seed)) for seed in range(3)]

@@ -103,10 +103,13 @@ class Pace:
         return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
 
     def _of(self, job: Job) -> float:
-        """By the epochs in its log: several runs go on at a time."""
+        """By the epochs in its log: several runs go on at a time. One that cannot be read stops none of them."""
         if job.folder in self.ended:
             return 1.0
-        return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
+        try:
+            return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
+        except OSError:
+            return 0.0
 
 
 def reproduce(
