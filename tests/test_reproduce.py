@@ -512,9 +512,10 @@ def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
     (folder / "bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
     (result,) = [r for r in outcome_of(small(None), [], ratios=bench_of(folder)["run_ratios"]).results if r.cell.bench]
     assert (result.mean, result.status) == (3.0, "reproduced")
-    (folder / "bench.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):
-        bench_of(folder)
+    for text in ("{}", *(f'{{"device": "cpu", "run_ratios": {{"l2rw": {ratio}}}}}' for ratio in ("NaN", "0"))):
+        (folder / "bench.json").write_text(text)
+        with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):
+            bench_of(folder)
 
 
 def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, capsys):

@@ -7,6 +7,7 @@ goes on where it stopped, and tables that share a run share its folder.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +76,10 @@ def bench_of(out: Path) -> dict[str, Any]:
         return measured().bench()
     try:
         found = json.loads((out / BENCH).read_text(encoding="utf-8"))
-        return {"device": str(found["device"]), "run_ratios": {k: float(v) for k, v in found["run_ratios"].items()}}
+        ratios = {name: float(ratio) for name, ratio in found["run_ratios"].items()}
+        if not all(0 < ratio < math.inf for ratio in ratios.values()):
+            raise ValueError("a ratio of times is a positive number")
+        return {"device": str(found["device"]), "run_ratios": ratios}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove it or make it anew") from None
 
