@@ -75,7 +75,7 @@ def add(source: Path, folder: Path, commit: str | None = None, shared: bool = Fa
     text = json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{path} holds another record of this run; remove it if the new one is to be kept")
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
 

@@ -367,18 +367,30 @@ def test_two_commands_do_not_work_on_one_table(command, tmp_path, capsys):
 
 
 class Unread(io.StringIO):
-    """The end of a pipe whose reader is gone."""
+    """The end of a pipe whose reader is gone, or a terminal that was closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def isatty(self) -> bool:
+        return self.number == errno.EIO
 
     def write(self, text: str) -> int:
-        raise BrokenPipeError
+        raise OSError(self.number, os.strerror(self.number))
 
 
-def test_a_run_outlives_the_reader_of_its_progress():
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO])
+def test_a_run_outlives_the_reader_of_its_progress(number, monkeypatch):
     """Ctrl-C ends `tee` as well: what is said of the checkpoint must not prevent it."""
-    display = Display()
-    display.console.file = Unread()
-    display.say("stopping after this update")
-    display.say("again")
+    monkeypatch.setenv("TERM", "xterm")
+    with Display() as display:
+        display.console.file = Unread(number)
+        display.say("stopping after this update")
+        display.show_bar("training", 2)
+        assert (display.bar is not None) == display.console.file.isatty()
+        display.update(1)
+        display.say("again")
 
 
 def test_two_commands_do_not_work_on_one_run(tmp_path, capsys, monkeypatch):

@@ -419,8 +419,11 @@ def test_damaged_runs_are_refused(copy, capsys):
 
 
 def test_an_empty_folder_may_be_used(folder, capsys):
+    """Empty but for what a process that was killed in its first write left."""
     (folder / "out").mkdir()
+    (folder / f"out/.{32 * 'f'}.tmp").write_text("{")
     answer(f"compare {ARGS} --methods clean-only --seeds 1 --out out", capsys)
+    assert not list((folder / "out").glob(".*"))
     assert "against" not in (folder / "out/compare.md").read_text()
 
 

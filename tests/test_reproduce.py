@@ -292,6 +292,16 @@ def test_runs_side_by_side_have_one_bar_on_a_terminal():
     assert "it diverged (1 of 2; about 60 s left)" in display.console.file.getvalue()
 
 
+def test_the_bar_tells_the_time_left_where_an_epoch_takes_minutes():
+    now, display = [100.0], console.Reproduction()
+    display.console = Console(file=io.StringIO(), force_terminal=True, get_time=lambda: now[0])
+    with display:
+        for share in (0.0, 0.1, 0.1, 0.2, 0.2):
+            display.going(2, share)
+            now[0] += 60.0
+        assert display.bar.tasks[0].time_remaining == pytest.approx(8 * 120)
+
+
 # What is recorded.
 
 
@@ -351,8 +361,13 @@ def test_a_record_of_something_else_does_not_count(record, capsys, change):
 
 
 def test_files_that_are_no_records_are_passed_over(record, capsys):
-    for number, text in enumerate(["", "[]", "3", '{"schema": 1}', '{"schema": 1, "result": {}, "epochs": []}']):
-        (record.parents[2] / f"{number}.json").write_text(text)
+    theirs, odd = record.parents[2], json.loads(record.read_text())
+    odd["run"]["noise"] = 5
+    texts = ["", "[]", "3", '{"schema": 1}', '{"schema": 1, "result": {}, "epochs": []}']
+    for number, text in enumerate([*texts, json.dumps(odd), "[" * 100_000]):
+        (theirs / f"{number}.json").write_text(text)
+    (theirs / "folder.json").mkdir()
+    (theirs / "gone.json").symlink_to("nowhere")
     assert states(capsys) == ["recorded", "missing", "missing"]
 
 
@@ -453,6 +468,29 @@ def test_the_time_left_follows_how_fast_runs_go(tmp_path, monkeypatch):
     assert pace.share() == pytest.approx(1 - (35 + 70 + 14) / 245)
 
 
+def test_a_log_that_cannot_be_read_counts_as_none(tmp_path):
+    jobs = [Job(Run("cifar10", seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    (jobs[0].folder / "log.jsonl").mkdir(parents=True)
+    log(jobs[1].folder, 35)
+    assert Pace(jobs, Speed("a card", {"fasten": 70.0})).share() == pytest.approx(1 / 4)
+
+
+def test_what_had_been_done_before_says_nothing_of_the_time_left(tmp_path, capsys):
+    """A run whose epochs are all in the log, or more of them than in its checkpoint, ends without any work of ours."""
+    jobs = [Job(Run("cifar10", seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    log(jobs[0].folder, 70)
+    log(jobs[1].folder, 35)
+    pace = Pace(jobs, Speed("a card", {"fasten": 70.0}))
+    pace.ended.add(jobs[0].folder)
+    assert pace.seconds_left() is None
+    log(jobs[1].folder, 30)  # it began anew at its checkpoint
+    assert pace.seconds_left() is None
+    console.Reproduction().made(Made(jobs[0].run, None, "it diverged", 1, 3, pace.seconds_left()))
+    assert "it diverged (1 of 3)" in capsys.readouterr().err
+    log(jobs[1].folder, 36)
+    assert pace.seconds_left() is not None
+
+
 def test_only_keeps_what_fits():
     def left(*only: str) -> list[tuple[str, str, str]]:
         found = choose([small(None), losses(None)], only)
@@ -474,9 +512,10 @@ def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
     (folder / "bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
     (result,) = [r for r in outcome_of(small(None), [], ratios=bench_of(folder)["run_ratios"]).results if r.cell.bench]
     assert (result.mean, result.status) == (3.0, "reproduced")
-    (folder / "bench.json").write_text("{}")
-    with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):
-        bench_of(folder)
+    for text in ("{}", *(f'{{"device": "cpu", "run_ratios": {{"l2rw": {ratio}}}}}' for ratio in ("NaN", "0"))):
+        (folder / "bench.json").write_text(text)
+        with pytest.raises(ValueError, match="is not what `fasten bench --json` prints"):
+            bench_of(folder)
 
 
 def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, capsys):
@@ -625,6 +664,13 @@ def test_a_run_whose_record_is_damaged_or_lost_goes_on_from_its_checkpoint(finis
     path.write_text("{") if how == "damaged" else path.unlink()
     answer(COMMAND, capsys)
     assert without_times(Path("out")) == without_times(finished[0])
+
+
+def test_a_command_that_was_killed_in_its_first_write_goes_on(folder, capsys):
+    Path("out").mkdir()
+    Path(f"out/.{32 * 'f'}.tmp").write_text("{")
+    answer("reproduce small --only column=time --out out", capsys)
+    assert not list(Path("out").glob(".*"))
 
 
 # All of it, small.

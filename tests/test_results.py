@@ -123,7 +123,6 @@ def put(folder, record):
 
 
 def test_a_record_is_added_small(tmp_path):
-    (tmp_path / "results").mkdir()
     path = adding.add(put(tmp_path, long_record()), tmp_path / "results", shared=True)
     text = path.read_text()
     found = json.loads(text)

@@ -409,3 +409,14 @@ def test_a_full_disk_stops_all(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "train", fail)
     with pytest.raises(OSError, match="No space"):
         in_this_process(Settings(device="cpu"))(jobs(tmp_path, {}, {}), lambda job, error: None)
+    assert workers.main(job_file(tmp_path, jobs(tmp_path, {})[0], parent=os.getppid())) == workers.DISK_FULL
+
+
+def test_a_child_whose_disk_is_full_stops_all(tmp_path, children):
+    full = {"status": workers.DISK_FULL, "said": "fasten: no space left on the disk"}
+    with pytest.raises(OSError, match=r"No space left.*run0"):
+        carry_out(jobs(tmp_path, full, {"sleep": 60}, {}), [Slot("cpu")] * 2, tmp_path)
+    started = children("start")
+    assert {event["seed"] for event in started} == {0, 1}
+    assert not any(alive(event["pid"]) for event in started)
+    assert not (tmp_path / "logs").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 import threading
@@ -31,6 +32,13 @@ PARTS = 10_000  # of a bar that is not of updates
 
 
 class _Console(Console):
+    def _check_buffer(self) -> None:
+        """A terminal that was closed is no pipe, and no more of a reason to end."""
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """Nobody reads any more: rich would end the run, which is to write its checkpoint."""
         self.quiet = True
@@ -90,7 +98,8 @@ class Display:
         self.stop()
         if self.console.is_terminal and not self.quiet:
             columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=self.console, transient=True)
+            # By the last thousand steps; rich would forget those of half a minute ago, and epochs may take longer.
+            self.bar = Progress(*columns, console=self.console, transient=True, speed_estimate_period=math.inf)
             self.task = self.bar.add_task(text, total=updates)
             self.bar.start()
 
@@ -145,7 +154,8 @@ class Reproduction(Runs):
         if not self.together:
             self.stop()
         count = f"{run.number} of {run.total}"
-        left = "" if run.number == run.total else f"; about {in_words(run.seconds_left)} left"
+        seconds = None if run.number == run.total else run.seconds_left
+        left = "" if seconds is None else f"; about {in_words(seconds)} left"
         self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")
 
 

@@ -90,11 +90,15 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
+def half_written(path: Path) -> bool:
+    """Whether it is what a process that was killed left of a file."""
+    return re.fullmatch(r"\.[0-9a-f]{32}\.tmp", path.name) is not None
+
+
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed had half-written in a folder; nobody may be writing there."""
-    for path in folder.glob(".*.tmp"):
-        if re.fullmatch(r"\.[0-9a-f]{32}\.tmp", path.name):
-            path.unlink(missing_ok=True)
+    for path in filter(half_written, folder.glob(".*.tmp")):
+        path.unlink(missing_ok=True)
 
 
 def _fault(point: str, file: BinaryIO | None = None) -> None:

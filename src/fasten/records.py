@@ -221,14 +221,14 @@ def _unlike(values: Any, path: Sequence[str], form: type, place: str = "") -> It
 
 
 def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
-    """The rows of an unfinished run's epochs, from its log; a line that was cut off in the writing is passed over."""
+    """The rows of an unfinished run's epochs, from its log; a line that was cut off or is damaged is passed over."""
     path, rows = folder / "log.jsonl", []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             event = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if event.pop("event", None) == "epoch":
+        if isinstance(event, dict) and event.pop("event", None) == "epoch":
             rows.append(event)
     return rows
 

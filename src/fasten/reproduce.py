@@ -7,6 +7,7 @@ goes on where it stopped, and tables that share a run share its folder.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from fasten.beginnings import record_in
 from fasten.cluster import Cluster, room_on_ray
 from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
-from fasten.files import alone_in, write_text
+from fasten.files import alone_in, sweep, write_text
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
 from fasten.report.outcomes import Line
@@ -63,7 +64,7 @@ class Made:
     error: str | None
     number: int
     total: int
-    seconds_left: float
+    seconds_left: float | None  # None: nothing was done yet to tell it by
 
 
 Going = Callable[[int, float], None]  # so many runs side by side, so much of all is done
@@ -75,7 +76,10 @@ def bench_of(out: Path) -> dict[str, Any]:
         return measured().bench()
     try:
         found = json.loads((out / BENCH).read_text(encoding="utf-8"))
-        return {"device": str(found["device"]), "run_ratios": {k: float(v) for k, v in found["run_ratios"].items()}}
+        ratios = {name: float(ratio) for name, ratio in found["run_ratios"].items()}
+        if not all(0 < ratio < math.inf for ratio in ratios.values()):
+            raise ValueError("a ratio of times is a positive number")
+        return {"device": str(found["device"]), "run_ratios": ratios}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove it or make it anew") from None
 
@@ -92,19 +96,24 @@ class Pace:
         """Of all there was to do; what runs had done before counts as done."""
         return self._done() / sum(self.work)
 
-    def seconds_left(self) -> float:
+    def seconds_left(self) -> float | None:
+        """None as long as runs have only come to where they were: they begin at a checkpoint, behind their logs."""
         done = self._done()
-        now = max(done - self.before, 1e-9 * sum(self.work))
-        return (sum(self.work) - done) * (time.monotonic() - self.began) / now
+        if done <= self.before:
+            return None
+        return (sum(self.work) - done) * (time.monotonic() - self.began) / (done - self.before)
 
     def _done(self) -> float:
         return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
 
     def _of(self, job: Job) -> float:
-        """By the epochs in its log: several runs go on at a time."""
+        """By the epochs in its log: several runs go on at a time. One that cannot be read stops none of them."""
         if job.folder in self.ended:
             return 1.0
-        return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
+        try:
+            return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
+        except OSError:
+            return 0.0
 
 
 def reproduce(
@@ -126,6 +135,7 @@ def reproduce(
     begin(plan)
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
+        sweep(out)
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
             _carry_out(todo, out, how, settings, errors, made, going)

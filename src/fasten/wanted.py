@@ -14,6 +14,7 @@ from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
+from fasten.files import half_written
 from fasten.folders import check_no_file
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
@@ -206,29 +207,29 @@ def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, 
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"--records takes folders with records, and {folder} is not one")
-        for path in sorted(folder.rglob("*.json")):
-            run = _run_of(path)
-            if run is not None and key(run) in runs:
-                found.setdefault(key(run), path)
+        for path in sorted(path for path in folder.rglob("*.json") if path.is_file()):
+            name = _key_of(path)
+            if name is not None and name in runs:
+                found.setdefault(name, path)
     return found
 
 
-def _run_of(path: Path) -> Run | None:
+def _key_of(path: Path) -> str | None:
     """Of a finished record; None for any other file. Labels by people may be of another set than the default."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["schema"] != RECORD_SCHEMA or record["result"] is None or "epochs" not in record:
             return None
         how = record["environment"].get("how") or {}
-        return Run.from_json(record["run"]) if how.get("label_set", Place.label_set) == Place.label_set else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return key(Run.from_json(record["run"])) if how.get("label_set", Place.label_set) == Place.label_set else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def check_out(out: Path, setting: str) -> None:
     """Refuse a file, a folder that holds something else, or the same by another setting."""
     check_no_file(out, "a new folder, or one that this command made")
-    if not out.exists() or all(path.name == BENCH for path in out.iterdir()):
+    if not out.exists() or all(path.name == BENCH or half_written(path) for path in out.iterdir()):
         return
     before = read_summary(out)
     if before is None:

@@ -6,6 +6,7 @@ in its folder, from where the same job goes on.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import math
@@ -38,6 +39,7 @@ MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"  # set by whoever runs a daemon of their 
 MPS_PROBE = (sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')")
 JOBS_WITH_MPS = 3
 POLL_SECONDS, WATCH_SECONDS = 0.05, 1.0
+DISK_FULL = errno.ENOSPC  # exit status of a child
 PATIENCE_SECONDS = 60.0  # for a child to end once it was told to, and for the daemon to answer
 
 
@@ -181,9 +183,11 @@ class _Children:
     def _gather(self) -> None:
         ended = [child for child in self.busy if child.process.poll() is not None]
         for child in ended:
+            status = child.process.returncode
+            if status == DISK_FULL:
+                raise OSError(status, os.strerror(status), os.fspath(child.job.folder))
             self.busy.remove(child)
             self.free.append(child.slot)
-            status = child.process.returncode
             error = None if status == 0 else last_sentence(child.log.read_text("utf-8", "replace"), status)
             if error is None:
                 child.log.unlink()
@@ -328,7 +332,7 @@ def _succeeds(command: Sequence[str], environment: Mapping[str, str], told: str 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A child: the job of a file, exit status 0 or a sentence on standard error."""
+    """A child: the job of a file, exit status 0 or a sentence on standard error; a full disk has its own status."""
     values = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     job = Job.from_json(values)
 
@@ -338,16 +342,17 @@ def main(arguments: Sequence[str]) -> int:
 
     place = Place(job.root, label_set=job.label_set)
     how = Settings(place, values["device"], clean_reference=False, on_update=stop_if_orphaned)
+    status = 1
     try:
         with stopped_by_signals():
             error = attempt(job, how)
     except KeyboardInterrupt:
         error = "interrupted"
-    except OSError as full:
-        error = sentence(full)
+    except OSError as fault:
+        error, status = sentence(fault), DISK_FULL if fault.errno in FULL_DISK else 1
     if error:
         sys.stderr.write(f"fasten: {error}\n")
-    return 1 if error else 0
+    return status if error else 0
 
 
 if __name__ == "__main__":
