@@ -55,7 +55,7 @@ def labels_in_use(record: Record) -> Points:
     next one on; the paper's lines, too, begin with the labels as given.
     """
     rate, rows = record["data"]["noise_rate"], record["epochs"]
-    left = [None if rate is None else 1 - rate, *(row["t_diagonal_true"] for row in rows)]
+    left = [None if rate is None else 1 - rate, *(row.get("t_diagonal_true") for row in rows)]
     return tuple((row["epoch"], value) for row, value in zip(rows, left, strict=False) if value is not None)
 
 
