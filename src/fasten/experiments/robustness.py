@@ -24,8 +24,8 @@ def robustness(setting: Setting) -> Experiment:
         "Robustness to miscorrection on CIFAR-10, symmetric 80%",
         "figure",
         tuple(cells),
-        about="A share of the corrected labels is replaced by uniformly drawn classes, for FasTEN of all that its head "
-        "is confident of; w/o LC: the same method without label correction, a level line (the paper has none for "
+        about="A share of the corrected labels is replaced by uniformly drawn classes, for FasTEN of those that differ "
+        "from the given ones; w/o LC: the same method without label correction, a level line (the paper has none for "
         "MLaC). FasTEN has λ = 0.1 here: at 0% the paper plots the number of its table of λ, and those of table 1 for "
         "the others, whose intervals are taken. Without correction it plots 71.25, where its tables have 74.19; λ = "
         "0.1 is taken there too.",

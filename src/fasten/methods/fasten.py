@@ -33,8 +33,8 @@ class FasTEN(nn.Module):
     """Two heads, T̂ in every update, labels corrected on the fly.
 
     `correct` switches the correction of labels; `oracle` is a true T to use in place of T̂; `perturbation` replaces
-    that share of the labels that the head is confident of by uniform ones (the paper's test of robustness); `norm` is
-    how batch norm sees the two batches; `per_class` is K, by default as many as fit the batch size.
+    that share of the labels that were changed by uniform ones (the paper's test of robustness); `norm` is how batch
+    norm sees the two batches; `per_class` is K, by default as many as fit the batch size.
     """
 
     labels: Tensor
@@ -95,7 +95,7 @@ class FasTEN(nn.Module):
         # Eq. (7): back to the label as given, not to the last correction, where the head is not confident. Differs: a
         # sentence of the paper's appendix corrects at an epoch's end; its algorithm and the code do so in each update.
         new = correct_labels(p.detach(), noisy.y, self.threshold)
-        new = self._perturb(new, p.detach(), noisy.coin)
+        new = self._perturb(new, noisy.y, noisy.coin)
         new = torch.where(self._covered(clean)[noisy.y], new, noisy.y)
         remember(self.labels, noisy, new)
         self.transition.copy_(T)
@@ -104,11 +104,11 @@ class FasTEN(nn.Module):
         """Which classes have a clean row, (N,). T̂ says nothing of the others: rows given as them keep that label."""
         return total(clean.weight.new_zeros(self.num_classes).index_add(0, clean.y, clean.weight)) > 0
 
-    def _perturb(self, labels: Tensor, p: Tensor, coin: Tensor) -> Tensor:
-        """Replace each confident label, the given one or not, by a uniform one with probability q."""
+    def _perturb(self, labels: Tensor, given: Tensor, coin: Tensor) -> Tensor:
+        """Replace each label that was changed by a uniform one with probability q."""
         if self.perturbation == 0:
             return labels
-        hit = (p.max(1).values >= self.threshold) & (coin[:, 0] < self.perturbation)
+        hit = (labels != given) & (coin[:, 0] < self.perturbation)
         return torch.where(hit, (coin[:, 1] * self.num_classes).long(), labels)
 
     def forward(self, x: Tensor) -> Tensor:
