@@ -76,6 +76,8 @@ def suspect_pairs(table: pd.DataFrame, most: int) -> tuple[list[tuple[Gallery, l
     """
     given, suggested = table["given"].to_numpy(object), table["suggested"].to_numpy(object)
     open_rows = np.flatnonzero(_differ(table) & ~is_verified(table))
+    if len(open_rows) == 0:
+        return [], 0  # pandas before 3 cannot factorise no pairs at all
     names = pd.MultiIndex.from_arrays([given[open_rows], suggested[open_rows]])
     codes, labels = names.factorize()
     found: list[tuple[Any, Any]] = list(labels)
