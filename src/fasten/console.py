@@ -32,10 +32,10 @@ PARTS = 10_000  # of a bar that is not of updates
 
 
 class _Console(Console):
-    def _check_buffer(self) -> None:
-        """A terminal that was closed is no pipe, and no more of a reason to end."""
+    def __exit__(self, *error: Any) -> None:
+        """Where rich writes: a terminal that was closed is no pipe, and no more of a reason to end."""
         try:
-            super()._check_buffer()
+            super().__exit__(*error)
         except OSError:
             self.on_broken_pipe()
 
