@@ -195,7 +195,7 @@ def _read_file(
 
 def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence[str] | None) -> Rows:
     folder = path if path.is_dir() else path.parent
-    verdicts = read_verdicts(verified, folder, rows.columns, class_names)
+    verdicts = read_verdicts(verified, folder, rows, class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
     return make_rows(rows.name, columns, rows.x, class_names, rows.notes, rows.feature_names)
 
@@ -247,7 +247,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         known=known,
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
-        measured_by=_verdicts(rows.columns.take(np.flatnonzero(apart))),
+        measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
     )
 
 

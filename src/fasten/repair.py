@@ -88,7 +88,7 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
         table, columns, files = list_table(path, as_text)
         return _checked(found, Originals(path, columns, table, files))
     rows = read_rows(named, own)
-    return _checked(found, Originals(path, rows.columns, rows=rows))
+    return _checked(found, Originals(path, rows, rows=rows))
 
 
 def _checked(found: Audit, data: Originals) -> Originals:
