@@ -201,7 +201,7 @@ def make_image_rows(
     _settle_classes(name, columns, class_names)
     if all(isinstance(source, Path) for source in sources):
         check_once(name, [str(source) for source in sources], columns, "the file")
-    copies = _note_copies(name, columns, _copied_images(columns, sources), refuse=True)
+    copies = _note_copies(name, columns, same_bytes(sources, *_test_and_others(columns)), refuse=True)
     decoded = decode_images(name, sources, columns.ids, how)
     kept = columns.take(decoded.kept)
     lost = sorted(columns.labels() - kept.labels())
@@ -214,10 +214,10 @@ def compare_test_rows(rows: Rows) -> Rows:
     """The same, with a note on test rows that are copies of others; among images many copies are refused."""
     assert isinstance(rows.x, np.ndarray)
     test, others = _test_and_others(rows)
-    if not len(test):
+    if not test:
         return rows
-    seen = {_digest(rows.x[row]): row for row in others[::-1].tolist()}
-    pairs = [(row, seen[digest]) for row in test.tolist() if (digest := _digest(rows.x[row])) in seen]
+    seen = {_digest(rows.x[row]): row for row in reversed(others)}
+    pairs = [(row, seen[digest]) for row in test if (digest := _digest(rows.x[row])) in seen]
     notes = _note_copies(rows.name, rows, pairs, refuse=rows.x.ndim == 4)
     return replace(rows, notes=(*rows.notes, *notes))
 
@@ -302,14 +302,9 @@ def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
     return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it spelled correctly?",)
 
 
-def _copied_images(columns: Columns, sources: Sequence[Encoded]) -> Pairs:
-    test, others = _test_and_others(columns)
-    return same_bytes(sources, test.tolist(), others.tolist()) if len(test) else []
-
-
-def _test_and_others(columns: Columns) -> tuple[Labels, Labels]:
-    test = np.array([part == "test" for part in columns.split], bool)
-    return np.flatnonzero(test), np.flatnonzero(~test)
+def _test_and_others(columns: Columns) -> tuple[list[int], list[int]]:
+    rows = list(enumerate(columns.split))
+    return [row for row, part in rows if part == "test"], [row for row, part in rows if part != "test"]
 
 
 def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tuple[str, ...]:
