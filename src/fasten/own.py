@@ -22,7 +22,7 @@ from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
-from fasten.data.table import read_table
+from fasten.data.table import TABLES, read_table
 from fasten.data.task import Known, Labels, Task
 from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
@@ -33,7 +33,6 @@ FLAGS = {
     **{"max_bad": "--max-bad", "min_precision": "--min-precision"},
 }
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 ARRAYS = ".npz"
 CHUNK = 8192  # rows whose mean is taken at a time
 SAMPLED = 2000  # images from which the mean colour is taken

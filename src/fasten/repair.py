@@ -27,15 +27,15 @@ from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
 from fasten.data.images import ImageFiles
 from fasten.data.rows import Columns, Rows
-from fasten.data.table import KNOWN, image_column, list_table
+from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
 from fasten.files import replaced
-from fasten.own import TABLES, Own, check_beside, read_rows
+from fasten.own import Own, check_beside, read_rows
 from fasten.report.verdict import AUDIT
 from fasten.stored_audit import Audit
 
 Kind = Literal["csv", "parquet"]
 ADDED = ("label", "original_label", "verified_label", "picked")
-SUFFIXES = {"csv": (".csv",), "parquet": (".parquet", ".pq")}
+SUFFIXES = {"csv": (".csv",), "parquet": PARQUET}
 
 
 @dataclass(frozen=True, eq=False)
