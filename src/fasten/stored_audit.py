@@ -134,10 +134,9 @@ def summarise(found: Audit) -> dict[str, Any]:
     """A run's audit in brief, in plain values."""
     table, evaluation = found.table, found.record["evaluation"] or {}
     T = np.array((evaluation.get("transition") or {}).get("given") or np.eye(len(found.class_names)), np.float64)
-    off = np.argsort(-np.where(np.eye(len(T), dtype=bool), -1, T), axis=None, kind="stable")[:TOP_PAIRS]
-    confused = [
-        (int(i), int(j)) for i, j in zip(*np.unravel_index(off, T.shape), strict=True) if i != j and T[i, j] > 0
-    ]
+    np.fill_diagonal(T, 0)
+    largest = np.argsort(-T, axis=None, kind="stable")[:TOP_PAIRS]
+    confused = [(i, j) for i, j in zip(*np.unravel_index(largest, T.shape), strict=True) if T[i, j] > 0]
     pairs = suspect_pairs(table, TOP_PAIRS)[0]
     return {
         "rows": len(table),
