@@ -35,7 +35,6 @@ NAME, ROW = "verdict", "row_id"  # of the choice and of a task's row: Label Stud
 NAME_COLUMNS = (ROW, "id", "path", "file_name", "name")
 LABEL_COLUMNS = (NAME, "verified_label", "label")
 SHOWN_FEATURES = 40
-MANY = 10_000  # names among which the nearest is looked for
 
 
 @dataclass(frozen=True)
@@ -203,8 +202,7 @@ def _find(name: str, rows: Collection[str], where: str) -> str:
     for known in (name, unescaped(name)):
         if known in rows:
             return known
-    near = nearest(name, rows) if len(rows) <= MANY else ""
-    cure = near if near.startswith("did") else "give ids as labels.csv has them"
+    cure = nearest(name, rows, "give ids as labels.csv has them")
     raise ValueError(f"{where}: the run has no row {name!r}; {cure}")
 
 
@@ -268,12 +266,9 @@ def _results(task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for annotation in task.get("annotations") or ():
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
             for result in annotation.get("result") or ():
-                if (
-                    isinstance(result, Mapping)
-                    and isinstance(result.get("value"), Mapping)
-                    and "choices" in result["value"]
-                ):
-                    yield result["value"]
+                value = result.get("value") if isinstance(result, Mapping) else None
+                if isinstance(value, Mapping) and "choices" in value:
+                    yield value
 
 
 def _choice(value: Mapping[str, Any], where: str) -> str:

@@ -20,7 +20,7 @@ from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, label_reader, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
-from fasten.suggest import listed
+from fasten.suggest import MANY, listed
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
@@ -28,7 +28,6 @@ StrPath = str | os.PathLike[str]
 ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a data set may be called
 NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
 LABEL_COLUMNS = ("label", "verified_label")
-MANY = 10_000  # names among which the nearest is looked for
 SHOWN = 200  # letters of a name that is none
 
 # What is passed over, and counted.
