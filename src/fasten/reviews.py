@@ -114,20 +114,17 @@ def image_addresses(data: Originals, prefix: str | None = None) -> dict[str, str
 def feature_texts(data: Originals, wanted: Sequence[str]) -> dict[str, str]:
     """The features of some rows as texts, a line each, the first of them where they are many."""
     rows = {name: row for row, name in enumerate(data.columns.ids)}
-    texts = {}
-    for name in wanted:
-        row = rows[name]
-        if data.table is not None:
-            columns = [column for column in data.table.column_names if column not in KNOWN][:SHOWN_FEATURES]
-            values = [data.table[column][row].as_py() for column in columns]
-        else:
-            assert data.rows is not None
-            x = np.asarray(data.rows.x[np.array([row])][0]).ravel()[:SHOWN_FEATURES]
-            columns, values = list(data.rows.feature_names or [f"x{place}" for place in range(len(x))]), x.tolist()
-        texts[name] = "\n".join(
-            [f"row {name}", *(f"{key} = {value}" for key, value in zip(columns, values, strict=False))]
-        )
-    return texts
+    lines = {name: [f"{key} = {value}" for key, value in _first_features(data, rows[name])] for name in wanted}
+    return {name: "\n".join([f"row {name}", *features]) for name, features in lines.items()}
+
+
+def _first_features(data: Originals, row: int) -> list[tuple[str, Any]]:
+    if data.table is not None:
+        names = [column for column in data.table.column_names if column not in KNOWN][:SHOWN_FEATURES]
+        return [(name, data.table[name][row].as_py()) for name in names]
+    assert data.rows is not None
+    x = np.asarray(data.rows.x[np.array([row])][0]).ravel()[:SHOWN_FEATURES].tolist()
+    return list(zip(data.rows.feature_names or [f"x{place}" for place in range(len(x))], x, strict=False))
 
 
 def write_tasks(made: Sequence[Mapping[str, Any]], kind: str, class_names: Sequence[str], path: Path) -> Path:
