@@ -25,7 +25,6 @@ from fasten.cells import escaped
 from fasten.data.decoding import Images
 from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
-from fasten.data.images import ImageFiles
 from fasten.data.rows import Columns, Rows
 from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
 from fasten.files import replaced
@@ -289,10 +288,7 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
 
 
 def _file_name(data: Originals, row: int) -> str:
-    if data.files is not None:
-        return data.files[row].name
-    assert data.rows is not None
-    source = _stored(data.rows.x, row)
+    source = _stored(data, row)
     if isinstance(source, Path):
         return source.name
     suffix = f".{Image.open(io.BytesIO(source)).format or 'png'}".lower() if source else ".png"
@@ -300,16 +296,16 @@ def _file_name(data: Originals, row: int) -> str:
     return stem.lstrip(".") + ("" if stem.lower().endswith(suffix) else suffix)
 
 
-def _stored(x: Any, row: int) -> Path | bytes | None:
+def _stored(data: Originals, row: int) -> Path | bytes | None:
     """An image as it is stored; None for an array in memory."""
-    if isinstance(x, Images):
-        return x.sources[row]
-    return x.root / x.keys[row] if isinstance(x, ImageFiles) else None
+    if data.files is not None:
+        return data.files[row]
+    return data.rows.x.sources[row] if data.rows is not None and isinstance(data.rows.x, Images) else None
 
 
 def _put(data: Originals, row: int, target: Path) -> int:
     """Make one file; 1 where it is a link."""
-    source = data.files[row] if data.files is not None else _stored(data.rows.x, row) if data.rows else None
+    source = _stored(data, row)
     if isinstance(source, Path):
         try:
             os.link(source, target)
