@@ -81,8 +81,6 @@ class Display:
             timer.cancel()
 
     def start(self, record: Record, updates: int) -> None:
-        if self.quiet:
-            return
         run, data, where = record["run"], record["data"], record["environment"]
         rate = data["noise_rate"]
         noise = "" if rate is None else f", noise {run['noise']} ({rate:.1%} of labels wrong)"
