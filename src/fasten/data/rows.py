@@ -174,7 +174,7 @@ def make_rows(
 ) -> Rows:
     """Rows with the classes that their labels make, or `class_names` where a trained model knows them.
 
-    With `class_names` no other label may come, but labels may lack.
+    With `class_names` no other label may come, but labels may be missing.
     """
     names = _settle_classes(name, columns, class_names)
     if class_names is None:

@@ -1,6 +1,6 @@
 """CSV and Parquet files: a list of images with their labels, or a table of features with a label in each row.
 
-Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and if one likes `verified_label` (blank
+Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and optionally `verified_label` (blank
 where nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
 `original_label`, of a repaired table, is passed over. Without a column of images, every other column is a feature and
 must hold numbers.
@@ -51,7 +51,7 @@ def read_table(
 ) -> Rows:
     """The rows of a CSV or Parquet file, images or features.
 
-    `class_names` and `feature_names` are those of a trained model: then labels may lack, and features come in the
+    `class_names` and `feature_names` are those of a trained model: then labels may be missing, and features come in the
     model's order. Labels are not looked at unless `labelled`.
     """
     path = Path(path)
