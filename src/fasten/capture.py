@@ -46,7 +46,7 @@ def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tenso
     """Run some updates and undo them. `state` lists every tensor that an update changes.
 
     `rewind` sets the place in the epoch back to its start: a run that goes on late in an epoch, or has short ones,
-    would else write behind the end of its histories.
+    would otherwise write past the end of its histories.
     """
     saved = [tensor.detach().clone() for tensor in state]
     for _ in range(WARM_UPS):

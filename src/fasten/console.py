@@ -32,10 +32,10 @@ PARTS = 10_000  # of a bar that is not of updates
 
 
 class _Console(Console):
-    def _check_buffer(self) -> None:
-        """A terminal that was closed is no pipe, and no more of a reason to end."""
+    def __exit__(self, *error: Any) -> None:
+        """Where rich writes: a terminal that was closed is no pipe, and no more of a reason to end."""
         try:
-            super()._check_buffer()
+            super().__exit__(*error)
         except OSError:
             self.on_broken_pipe()
 
@@ -81,8 +81,6 @@ class Display:
             timer.cancel()
 
     def start(self, record: Record, updates: int) -> None:
-        if self.quiet:
-            return
         run, data, where = record["run"], record["data"], record["environment"]
         rate = data["noise_rate"]
         noise = "" if rate is None else f", noise {run['noise']} ({rate:.1%} of labels wrong)"
@@ -124,10 +122,8 @@ class Runs(Display):
 
     def finished(self, run: RunOutcome, number: int, total: int, was_there: bool) -> None:
         self.stop()
-        accuracy = run.valid_accuracy if run.test_accuracy is None else run.test_accuracy
-        found = f"failed: {run.error}" if run.error else f"{_percent(accuracy)} in {run.train_seconds:.1f} s"
         before = ", from before" if was_there else ""
-        self.say(f"{run.method}, seed {run.seed}: {found} ({number} of {total}{before})")
+        self.say(f"{run.method}, seed {run.seed}: {_found(run.error, vars(run))} ({number} of {total}{before})")
 
 
 class Reproduction(Runs):
@@ -156,7 +152,7 @@ class Reproduction(Runs):
         count = f"{run.number} of {run.total}"
         seconds = None if run.number == run.total else run.seconds_left
         left = "" if seconds is None else f"; about {in_words(seconds)} left"
-        self.say(f"{_run_name(run.run)}: {_found(run)} ({count}{left})")
+        self.say(f"{_run_name(run.run)}: {_found(run.error, run.result or {})} ({count}{left})")
 
 
 def _tally(total: int, missing: Sequence[Run]) -> str:
@@ -174,12 +170,12 @@ def _run_name(run: Run) -> str:
     return ", ".join(what)
 
 
-def _found(run: Made) -> str:
-    if run.result is None:
-        return f"failed: {run.error}"
-    accuracy = run.result["test_accuracy"]
-    shown = _percent(run.result["valid_accuracy"] if accuracy is None else accuracy)
-    return f"{shown} in {run.result['train_seconds']:.1f} s"
+def _found(error: str | None, result: Mapping[str, Any]) -> str:
+    """What a run came to: its accuracy on the test rows, or on the validation rows where there are no others."""
+    if error is not None:
+        return f"failed: {error}"
+    accuracy = result["valid_accuracy"] if result["test_accuracy"] is None else result["test_accuracy"]
+    return f"{_percent(accuracy)} in {result['train_seconds']:.1f} s"
 
 
 def show_result(record: Record, out: Path) -> None:

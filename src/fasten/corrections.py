@@ -11,9 +11,8 @@ import numpy as np
 from fasten.metrics import Bools, Floats, Ints
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
 
-# The strictest cut leaves room for two mistakes, since one that leaves none mostly fails by bad luck.
-FLOOR = 0.5  # a label that is rather right than wrong is never changed
-FIRST_MISTAKES = 2
+FLOOR = 0.5  # of p_wrong: a label that is more likely right than wrong is never changed
+FIRST_MISTAKES = 2  # that the strictest cut leaves room for: one that leaves none mostly fails by bad luck
 FIRST_SHARE = 0.1  # of the corrections, at least
 FIRST_LIMIT = 0.6  # and at most, so that something is left to test
 STEP = 1.1  # from one cut to the next

@@ -92,8 +92,8 @@ class Update:
 
     def take_over(self, before: Update) -> None:
         """Go on with the momentum of another stage, part by part."""
-        for part, optimizer in self.optimizers.items():
-            for parameter, state in optimizer.state.items() if part in before.optimizers else ():
+        for part in self.optimizers.keys() & before.optimizers.keys():
+            for parameter, state in self.optimizers[part].state.items():
                 for name, tensor in state.items():
                     tensor.copy_(before.optimizers[part].state[parameter][name])
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from fasten import audit
 from fasten.audit import Judged
+from fasten.corrections import FLOOR
 from fasten.data.task import Known
 from fasten.evidence import Evidence, gather
 from fasten.metrics import Bools, Floats, count_pairs
 from fasten.statistics import proportion
-
-THRESHOLD = 0.5  # of p_wrong, unless a precision is to be kept
 
 # Verified rows of a class that weigh as much as the model's estimate of its row of T. On digits, Gaussians and clusters
 # with 10 to 33 verified rows a class, T was two to eight times nearer to the truth so than by the rows alone.
@@ -81,7 +80,7 @@ class Findings:
     def _is_issue(self, calibrated: Floats) -> Bools:
         choice = self.evidence.threshold if self.evidence else None
         if choice is None:
-            return np.asarray(calibrated > THRESHOLD)
+            return np.asarray(calibrated > FLOOR)
         if choice.threshold is None:
             return np.zeros(len(calibrated), bool)
         return np.asarray(self.judged.p_wrong > choice.threshold)  # as it was tested: before calibration
@@ -100,7 +99,7 @@ class Findings:
         """Sentences for the user."""
         found = self.evidence
         if found is None:
-            share = float((self.judged.p_wrong > THRESHOLD).mean())
+            share = float((self.judged.p_wrong > FLOOR).mean())
             return [] if share <= 0.5 else [IMPLAUSIBLE.format(share=share)]
         uncalibrated = found.calibration.uncalibrated
         notes = [

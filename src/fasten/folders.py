@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fasten.records import MATRICES
+from fasten.records import MATRICES, Record, read_record
 from fasten.sentences import typed
 
 FILES = (
@@ -34,3 +34,11 @@ def check_unused(out: Path, cure: str = "choose another folder") -> None:
         if (out / name).exists():
             what = "a run" if name == "record.json" else f"{name}, which would be replaced"
             raise ValueError(f"{out} already holds {what}; {cure}")
+
+
+def finished_record(folder: Path) -> Record:
+    """The record of a run that came to its end."""
+    record = read_record(folder)
+    if record["result"] is None:
+        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
+    return record

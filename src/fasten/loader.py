@@ -44,7 +44,7 @@ class Picks:
         return Picks(self.index[number], self.weight[number], self.random[number])
 
     def share(self) -> Picks:
-        """This rank's rows of a block; what lacks in them comes from the start of the batch, with weight 0."""
+        """This rank's rows of a block; what is missing is filled from the start of the batch, with weight 0."""
         if world() == 1:
             return self
         size = self.index.shape[1]

@@ -72,30 +72,25 @@ def _few(task: Task, plan: list[Stage]) -> list[str]:
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
     """What looks wrong at an epoch's end."""
-    found = []
-    if row.get("predicted_classes") == 1:
-        found.append("the classifier has collapsed: it predicts one class for all rows")
-    smallest = row.get("t_smallest_singular")
-    if smallest is not None and smallest < NEARLY_SINGULAR:
-        found.append(_singular("T as training estimates it", smallest))
-    return found
+    collapsed = ["the classifier has collapsed: it predicts one class for all rows"]
+    found = collapsed if row.get("predicted_classes") == 1 else []
+    return [*found, *_singular("T as training estimates it", row.get("t_smallest_singular"))]
 
 
 def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.float64]) -> list[str]:
     """What looks wrong at the selected epoch, from its row, its p(y | x) of the rows and the T of the given labels."""
     row = {**best, "predicted_classes": len(np.unique(probs.argmax(1)))}  # of all rows, not of a few that validate
     found = [f"at the selected epoch {text}" for text in epoch_warnings(row)]
-    smallest = smallest_singular(T)
-    if smallest is not None and smallest < NEARLY_SINGULAR:
-        found.append(_singular("T of the given labels", smallest))
-    return found
+    return [*found, *_singular("T of the given labels", smallest_singular(T))]
 
 
-def _singular(name: str, smallest: float) -> str:
-    return (
+def _singular(name: str, smallest: float | None) -> list[str]:
+    if smallest is None or smallest >= NEARLY_SINGULAR:
+        return []
+    return [
         f"{name} is close to singular (its smallest singular value is {smallest:.2g}): the noisy labels barely "
         "distinguish some classes, so corrections between these are guesses"
-    )
+    ]
 
 
 def clean_rows_do_better(record: Record) -> str | None:

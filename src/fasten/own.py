@@ -22,7 +22,7 @@ from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
-from fasten.data.table import read_table
+from fasten.data.table import TABLES, read_table
 from fasten.data.task import Known, Labels, Task
 from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
@@ -33,7 +33,6 @@ FLAGS = {
     **{"max_bad": "--max-bad", "min_precision": "--min-precision"},
 }
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 ARRAYS = ".npz"
 CHUNK = 8192  # rows whose mean is taken at a time
 SAMPLED = 2000  # images from which the mean colour is taken
@@ -195,7 +194,7 @@ def _read_file(
 
 def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence[str] | None) -> Rows:
     folder = path if path.is_dir() else path.parent
-    verdicts = read_verdicts(verified, folder, rows.columns, class_names)
+    verdicts = read_verdicts(verified, folder, rows, class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
     return make_rows(rows.name, columns, rows.x, class_names, rows.notes, rows.feature_names)
 
@@ -247,7 +246,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         known=known,
         notes=(*rows.notes, *_notes(known, split)),
         feature_names=rows.feature_names,
-        measured_by=_verdicts(rows.columns.take(np.flatnonzero(apart))),
+        measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
     )
 
 

@@ -25,17 +25,16 @@ from fasten.cells import escaped
 from fasten.data.decoding import Images
 from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
-from fasten.data.images import ImageFiles
 from fasten.data.rows import Columns, Rows
-from fasten.data.table import KNOWN, image_column, list_table
+from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
 from fasten.files import replaced
-from fasten.own import TABLES, Own, check_beside, read_rows
+from fasten.own import Own, check_beside, read_rows
 from fasten.report.verdict import AUDIT
 from fasten.stored_audit import Audit
 
 Kind = Literal["csv", "parquet"]
 ADDED = ("label", "original_label", "verified_label", "picked")
-SUFFIXES = {"csv": (".csv",), "parquet": (".parquet", ".pq")}
+SUFFIXES = {"csv": (".csv",), "parquet": PARQUET}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +87,7 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
         table, columns, files = list_table(path, as_text)
         return _checked(found, Originals(path, columns, table, files))
     rows = read_rows(named, own)
-    return _checked(found, Originals(path, rows.columns, rows=rows))
+    return _checked(found, Originals(path, rows, rows=rows))
 
 
 def _checked(found: Audit, data: Originals) -> Originals:
@@ -289,10 +288,7 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
 
 
 def _file_name(data: Originals, row: int) -> str:
-    if data.files is not None:
-        return data.files[row].name
-    assert data.rows is not None
-    source = _stored(data.rows.x, row)
+    source = _stored(data, row)
     if isinstance(source, Path):
         return source.name
     suffix = f".{Image.open(io.BytesIO(source)).format or 'png'}".lower() if source else ".png"
@@ -300,16 +296,16 @@ def _file_name(data: Originals, row: int) -> str:
     return stem.lstrip(".") + ("" if stem.lower().endswith(suffix) else suffix)
 
 
-def _stored(x: Any, row: int) -> Path | bytes | None:
+def _stored(data: Originals, row: int) -> Path | bytes | None:
     """An image as it is stored; None for an array in memory."""
-    if isinstance(x, Images):
-        return x.sources[row]
-    return x.root / x.keys[row] if isinstance(x, ImageFiles) else None
+    if data.files is not None:
+        return data.files[row]
+    return data.rows.x.sources[row] if data.rows is not None and isinstance(data.rows.x, Images) else None
 
 
 def _put(data: Originals, row: int, target: Path) -> int:
     """Make one file; 1 where it is a link."""
-    source = data.files[row] if data.files is not None else _stored(data.rows.x, row) if data.rows else None
+    source = _stored(data, row)
     if isinstance(source, Path):
         try:
             os.link(source, target)

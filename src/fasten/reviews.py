@@ -35,7 +35,6 @@ NAME, ROW = "verdict", "row_id"  # of the choice and of a task's row: Label Stud
 NAME_COLUMNS = (ROW, "id", "path", "file_name", "name")
 LABEL_COLUMNS = (NAME, "verified_label", "label")
 SHOWN_FEATURES = 40
-MANY = 10_000  # names among which the nearest is looked for
 
 
 @dataclass(frozen=True)
@@ -115,20 +114,17 @@ def image_addresses(data: Originals, prefix: str | None = None) -> dict[str, str
 def feature_texts(data: Originals, wanted: Sequence[str]) -> dict[str, str]:
     """The features of some rows as texts, a line each, the first of them where they are many."""
     rows = {name: row for row, name in enumerate(data.columns.ids)}
-    texts = {}
-    for name in wanted:
-        row = rows[name]
-        if data.table is not None:
-            columns = [column for column in data.table.column_names if column not in KNOWN][:SHOWN_FEATURES]
-            values = [data.table[column][row].as_py() for column in columns]
-        else:
-            assert data.rows is not None
-            x = np.asarray(data.rows.x[np.array([row])][0]).ravel()[:SHOWN_FEATURES]
-            columns, values = list(data.rows.feature_names or [f"x{place}" for place in range(len(x))]), x.tolist()
-        texts[name] = "\n".join(
-            [f"row {name}", *(f"{key} = {value}" for key, value in zip(columns, values, strict=False))]
-        )
-    return texts
+    lines = {name: [f"{key} = {value}" for key, value in _first_features(data, rows[name])] for name in wanted}
+    return {name: "\n".join([f"row {name}", *features]) for name, features in lines.items()}
+
+
+def _first_features(data: Originals, row: int) -> list[tuple[str, Any]]:
+    if data.table is not None:
+        names = [column for column in data.table.column_names if column not in KNOWN][:SHOWN_FEATURES]
+        return [(name, data.table[name][row].as_py()) for name in names]
+    assert data.rows is not None
+    x = np.asarray(data.rows.x[np.array([row])][0]).ravel()[:SHOWN_FEATURES].tolist()
+    return list(zip(data.rows.feature_names or [f"x{place}" for place in range(len(x))], x, strict=False))
 
 
 def write_tasks(made: Sequence[Mapping[str, Any]], kind: str, class_names: Sequence[str], path: Path) -> Path:
@@ -203,8 +199,7 @@ def _find(name: str, rows: Collection[str], where: str) -> str:
     for known in (name, unescaped(name)):
         if known in rows:
             return known
-    near = nearest(name, rows) if len(rows) <= MANY else ""
-    cure = near if near.startswith("did") else "give ids as labels.csv has them"
+    cure = nearest(name, rows, "give ids as labels.csv has them")
     raise ValueError(f"{where}: the run has no row {name!r}; {cure}")
 
 
@@ -268,12 +263,9 @@ def _results(task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for annotation in task.get("annotations") or ():
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
             for result in annotation.get("result") or ():
-                if (
-                    isinstance(result, Mapping)
-                    and isinstance(result.get("value"), Mapping)
-                    and "choices" in result["value"]
-                ):
-                    yield result["value"]
+                value = result.get("value") if isinstance(result, Mapping) else None
+                if isinstance(value, Mapping) and "choices" in value:
+                    yield value
 
 
 def _choice(value: Mapping[str, Any], where: str) -> str:

@@ -18,11 +18,11 @@ from fasten.data.labels import Picked, codes_of, encode_labels, label_texts, pic
 from fasten.data.task import Known, Labels
 from fasten.evidence import hold_back
 from fasten.findings import Findings, find
-from fasten.folders import check_no_file, check_unused
+from fasten.folders import check_no_file, check_unused, finished_record
 from fasten.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
 from fasten.metrics import Floats
 from fasten.npy import read_npy, write_npy
-from fasten.records import SCHEMA, Record, environment, read_record, write_record
+from fasten.records import SCHEMA, Record, environment, write_record
 from fasten.report import read_gallery, write_report
 from fasten.report.verdict import AUDIT
 from fasten.sentences import typed
@@ -78,9 +78,7 @@ class Audit:
 
 def read_audit(folder: Path) -> Audit:
     """What a finished run's folder holds of its audit."""
-    record = read_record(folder)
-    if record["result"] is None:
-        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
+    record = finished_record(folder)
     class_names = record["data"].get("class_names")
     if not isinstance(class_names, list):
         raise ValueError(f"{folder / 'record.json'} does not name its classes; train again in another folder")
@@ -136,10 +134,9 @@ def summarise(found: Audit) -> dict[str, Any]:
     """A run's audit in brief, in plain values."""
     table, evaluation = found.table, found.record["evaluation"] or {}
     T = np.array((evaluation.get("transition") or {}).get("given") or np.eye(len(found.class_names)), np.float64)
-    off = np.argsort(-np.where(np.eye(len(T), dtype=bool), -1, T), axis=None, kind="stable")[:TOP_PAIRS]
-    confused = [
-        (int(i), int(j)) for i, j in zip(*np.unravel_index(off, T.shape), strict=True) if i != j and T[i, j] > 0
-    ]
+    np.fill_diagonal(T, 0)
+    largest = np.argsort(-T, axis=None, kind="stable")[:TOP_PAIRS]
+    confused = [(i, j) for i, j in zip(*np.unravel_index(largest, T.shape), strict=True) if T[i, j] > 0]
     pairs = suspect_pairs(table, TOP_PAIRS)[0]
     return {
         "rows": len(table),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+MANY = 10_000  # names among which the nearest is looked for
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after "unknown …;": the nearest known names, or all of them, if they are few.
+
+def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """What to say after "unknown …;": the nearest known names; if none is near, `otherwise`, or the first of them.
 
     >>> nearest("fastn", ["fasten", "glc"])
     "did you mean 'fasten'?"
@@ -17,11 +19,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'glc'?"
     """
     names = list(known)
-    plain = {_plain(other): other for other in reversed(names)}
+    plain = {_plain(other): other for other in reversed(names[:MANY])}
     close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.6)
     if close:
         return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
-    return f"known: {listed(names, 30)}"
+    return otherwise or f"known: {listed(names, 30)}"
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:

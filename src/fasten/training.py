@@ -137,8 +137,9 @@ class _Session:
         self.method, self.loader = self.fit.method, self.fit.loader
         self.updates = _count_updates(self.fit)
         self.checkpoints = Checkpoints(out / "checkpoint")
-        for folder in (out, self.checkpoints.folder) if ranks.rank() == 0 else ():
-            sweep(folder)
+        if ranks.rank() == 0:
+            sweep(out)
+            sweep(self.checkpoints.folder)
         self.last_saved = time.monotonic()
         self.log = self._restore()
 
@@ -178,11 +179,13 @@ class _Session:
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store)
-        for note in found.findings.notes if self.task.known is not None else ():
-            self._note(note)
-        assert self.fit.progress.best is not None
-        self.record["notes"] += final_warnings(self.fit.progress.best, found.probs, found.findings.transition)
-        self._fill(found, preparation)
+        if self.task.known is not None:
+            for note in found.findings.notes:
+                self._note(note)
+        best = self.fit.progress.best
+        assert best is not None
+        self.record["notes"] += final_warnings(best, found.probs, found.findings.transition)
+        self._fill(found, best, preparation)
         self._references()
         if self.log is not None:
             self._write(found, self.log)
@@ -262,9 +265,8 @@ class _Session:
         self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
 
-    def _fill(self, found: Evaluation, preparation: float) -> None:
-        at, best = self.fit.progress, self.fit.progress.best
-        assert best is not None
+    def _fill(self, found: Evaluation, best: Row, preparation: float) -> None:
+        at = self.fit.progress
         self.record["epochs"] = at.rows
         self.record["evaluation"] = found.scores
         self.record["result"] = {
@@ -280,14 +282,14 @@ class _Session:
         }
 
     def _references(self) -> None:
-        wanted = {"clean_only": ("clean-only", self.settings.clean_reference and len(self.task.clean) > 0)}
-        wanted["noisy_only"] = ("cross-entropy", self.settings.noisy_reference)
-        for name, (method, do) in wanted.items():
-            if do and method != self.run.method:
+        for name, method, wanted in (
+            ("clean_only", "clean-only", self.settings.clean_reference and len(self.task.clean) > 0),
+            ("noisy_only", "cross-entropy", self.settings.noisy_reference),
+        ):
+            if wanted and method != self.run.method:
                 self.settings.say(f"now {method} on the same rows, to compare")
                 self.record["references"][name] = self._reference(method)
-        verdict = clean_rows_do_better(self.record)
-        if verdict:
+        if verdict := clean_rows_do_better(self.record):
             self.record["notes"].append(verdict)
 
     def _reference(self, name: str) -> dict[str, Any]:

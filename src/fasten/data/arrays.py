@@ -1,6 +1,6 @@
 """Arrays in memory, lists of image files, and `.npz` files.
 
-An `.npz` holds `x` and `labels`, and if one likes `verified` (of the same rows; "", NaN or, where it is no label, -1
+An `.npz` holds `x` and `labels`, and optionally `verified` (of the same rows; "", NaN or, where it is no label, -1
 where nobody checked), `picked`, `ids`, `class_names` (for labels that are numbers from 0), and further rows as
 `x_clean` and `y_clean`, `x_valid` and `y_valid`, `x_test` and `y_test`.
 """
@@ -29,7 +29,7 @@ KEYS = ("x", "picked", "ids", "class_names", "x_clean", "x_valid", "x_test", *LA
 
 
 def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, labelled: bool = True) -> Rows:
-    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may lack.
+    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may be missing.
 
     They are not looked at unless `labelled`.
     """

@@ -180,6 +180,8 @@ def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence
     >>> same_bytes([b"a", b"b", b"b", b"c", b"b"], [0, 1], [2, 3, 4])
     [(1, 2), (1, 4)]
     """
+    if not some:
+        return []
     lengths = {row: _length(sources[row]) for row in (*some, *others)}
     common = {lengths[row] for row in some} & {lengths[row] for row in others} - {None}
     digests = {row: _digest(sources[row]) for row, length in lengths.items() if length in common}

@@ -20,7 +20,7 @@ from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
 from fasten.data.labels import PARTS, Part, Picked, check_classes, label_reader, picked_of
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.texts import DELIMITERS, read_text, split_line
-from fasten.suggest import listed
+from fasten.suggest import MANY, listed
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
@@ -28,7 +28,6 @@ StrPath = str | os.PathLike[str]
 ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a data set may be called
 NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
 LABEL_COLUMNS = ("label", "verified_label")
-MANY = 10_000  # names among which the nearest is looked for
 SHOWN = 200  # letters of a name that is none
 
 # What is passed over, and counted.
@@ -156,7 +155,7 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
 
 def _unused(name: str, ignored: Mapping[str, int]) -> list[str]:
     """A note on each kind of what is passed over; other files, with how their names end, are one kind."""
-    kinds = {what: f"{count:,}" for what, count in ignored.items() if not what.startswith(OTHER)}
+    kinds = {what: f"{count:,}" for what, count in ignored.items() if count and not what.startswith(OTHER)}
     if others := sum(count for what, count in ignored.items() if what.startswith(OTHER)):
         kinds[OTHER] = ": ".join([f"{others:,}", *filter(None, [listed(_endings(ignored))])])
     return [f"{name}: not used: {what} ({count})" for what, count in sorted(kinds.items())]
@@ -180,17 +179,14 @@ def _is_text(name: str) -> bool:
 
 
 def _labelled(images: Sequence[_Image], ignored: Counter[str]) -> list[_Image]:
-    loose = sum(image.label is None for image in images)
-    if loose:
-        ignored[LOOSE] += loose
+    ignored[LOOSE] += sum(image.label is None for image in images)
     return [image for image in images if image.label is not None]
 
 
 def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[str]) -> list[_Image]:
     """Folders that are no class of the model's say nothing of the label."""
     unknown = {image.label for image in images if image.label is not None and image.label not in classes}
-    if unknown:
-        ignored[FOREIGN] += len(unknown)
+    ignored[FOREIGN] += len(unknown)
     return [_Image(image.id, None, image.path) if image.label in unknown else image for image in images]
 
 
@@ -222,21 +218,22 @@ def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | N
     paths, first = [image.path for image in (*noisy, *clean)], len(noisy)
     pairs = same_bytes(paths, range(first, len(paths)), range(first))
     known = {one - first for one, _ in pairs}
-    rest = [image for place, image in enumerate(clean) if place not in known]
-    measured: list[tuple[_Image, Part]] = []
+    rows: list[tuple[_Image, str | None, str | None, Part | None]]  # with its given and verified labels, and its part
+    rows = [(image, image.label, None, train) for image in noisy]
+    rows += [(image, None, image.label, None) for place, image in enumerate(clean) if place not in known]
     for part in ("valid", "test"):
-        measured += [(image, part) for image in images.get(part, [])]
+        rows += [(image, image.label, None, part) for image in images.get(part, [])]
     columns = make_columns(
-        [image.id for image in (*noisy, *rest, *(image for image, _ in measured))],
-        given=[image.label for image in noisy] + [None] * len(rest) + [image.label for image, _ in measured],
-        verified=[None] * len(noisy) + [image.label for image in rest] + [None] * len(measured),
-        split=[train] * len(noisy) + [None] * len(rest) + [part for _, part in measured],
+        [image.id for image, _, _, _ in rows],
+        given=[given for _, given, _, _ in rows],
+        verified=[verified for _, _, verified, _ in rows],
+        split=[part for _, _, _, part in rows],
     )
     verdicts: list[tuple[int, str, Picked]] = []
     for one, row in pairs:
         if (label := clean[one - first].label) is not None:
             verdicts.append((row, label, "random"))
-    return [*noisy, *rest, *(image for image, _ in measured)], add_verdicts(name, columns, verdicts)
+    return [image for image, _, _, _ in rows], add_verdicts(name, columns, verdicts)
 
 
 def _check_clean(name: str, clean: Sequence[_Image]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,17 +45,17 @@ class Columns:
     `picked` says how a verified row came to be looked at: at random, or because it was chosen.
     """
 
-    ids: tuple[str, ...]
-    given: Texts
-    verified: Texts
-    picked: tuple[Picked | None, ...]
+    ids: tuple[str, ...]  # of a file, its path in the data folder
+    given: Texts  # None: came without a label
+    verified: Texts  # None: nobody checked
+    picked: tuple[Picked | None, ...]  # None: not verified
     split: tuple[Part | None, ...]  # None: not said
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
-        """Some of the rows."""
+        """What is known of some of the rows."""
         kept = rows.tolist()
-        fields: dict[str, Any] = {key: tuple(column[row] for row in kept) for key, column in vars(self).items()}
-        return Columns(**fields)
+        columns: Any = (tuple(getattr(self, field.name)[row] for row in kept) for field in fields(Columns))
+        return Columns(*columns)
 
     def labels(self) -> set[str]:
         """All labels, given and verified."""
@@ -63,8 +63,8 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Users' own data as their files hold it, nothing split.
+class Rows(Columns):
+    """Users' own data as their files hold it, nothing split: what is known of each row, and the examples.
 
     >>> rows = make_rows("pets", make_columns(["a", "b"], given=["cat", "dog"], verified=["dog", None]), np.eye(2))
     >>> rows.class_names, rows.given_codes().tolist(), rows.verified_codes().tolist(), rows.picked
@@ -72,19 +72,14 @@ class Rows:
     """
 
     name: str
-    ids: tuple[str, ...]  # of a file, its path in the data folder
     x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
-    given: Texts  # None: came without a label
-    verified: Texts  # None: nobody checked
-    picked: tuple[Picked | None, ...]  # None: not verified
-    split: tuple[Part | None, ...]  # None: not said
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()  # sentences for the user: what was left out, what looks odd
     feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
 
     def __post_init__(self) -> None:
         check_columns(self.name, self.columns)
-        check_classes(self.name, self.class_names, self.columns.labels())
+        check_classes(self.name, self.class_names, self.labels())
         if len(self.x) != len(self.ids):
             raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id a row")
         check_examples(self.name, self.x)
@@ -98,6 +93,7 @@ class Rows:
 
     @property
     def columns(self) -> Columns:
+        """The same without the examples."""
         return Columns(self.ids, self.given, self.verified, self.picked, self.split)
 
     def given_codes(self) -> Labels:
@@ -178,7 +174,7 @@ def make_rows(
 ) -> Rows:
     """Rows with the classes that their labels make, or `class_names` where a trained model knows them.
 
-    With `class_names` no other label may come, but labels may lack.
+    With `class_names` no other label may come, but labels may be missing.
     """
     names = _settle_classes(name, columns, class_names)
     if class_names is None:
@@ -187,7 +183,7 @@ def make_rows(
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)
     said = tuple(dict.fromkeys(notes))  # where a list adds verdicts to rows, each once
-    return Rows(name, x=x, class_names=names, notes=said, feature_names=tuple(feature_names), **known)
+    return Rows(**known, name=name, x=x, class_names=names, notes=said, feature_names=tuple(feature_names))
 
 
 def make_image_rows(
@@ -205,7 +201,7 @@ def make_image_rows(
     _settle_classes(name, columns, class_names)
     if all(isinstance(source, Path) for source in sources):
         check_once(name, [str(source) for source in sources], columns, "the file")
-    copies = _note_copies(name, columns, _copied_images(columns, sources), refuse=True)
+    copies = _note_copies(name, columns, same_bytes(sources, *_test_and_others(columns)), refuse=True)
     decoded = decode_images(name, sources, columns.ids, how)
     kept = columns.take(decoded.kept)
     lost = sorted(columns.labels() - kept.labels())
@@ -217,12 +213,12 @@ def make_image_rows(
 def compare_test_rows(rows: Rows) -> Rows:
     """The same, with a note on test rows that are copies of others; among images many copies are refused."""
     assert isinstance(rows.x, np.ndarray)
-    test, others = _test_and_others(rows.columns)
-    if not len(test):
+    test, others = _test_and_others(rows)
+    if not test:
         return rows
-    seen = {_digest(rows.x[row]): row for row in others[::-1].tolist()}
-    pairs = [(row, seen[digest]) for row in test.tolist() if (digest := _digest(rows.x[row])) in seen]
-    notes = _note_copies(rows.name, rows.columns, pairs, refuse=rows.x.ndim == 4)
+    seen = {_digest(rows.x[row]): row for row in reversed(others)}
+    pairs = [(row, seen[digest]) for row in test if (digest := _digest(rows.x[row])) in seen]
+    notes = _note_copies(rows.name, rows, pairs, refuse=rows.x.ndim == 4)
     return replace(rows, notes=(*rows.notes, *notes))
 
 
@@ -306,14 +302,9 @@ def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
     return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it spelled correctly?",)
 
 
-def _copied_images(columns: Columns, sources: Sequence[Encoded]) -> Pairs:
-    test, others = _test_and_others(columns)
-    return same_bytes(sources, test.tolist(), others.tolist()) if len(test) else []
-
-
-def _test_and_others(columns: Columns) -> tuple[Labels, Labels]:
-    test = np.array([part == "test" for part in columns.split], bool)
-    return np.flatnonzero(test), np.flatnonzero(~test)
+def _test_and_others(columns: Columns) -> tuple[list[int], list[int]]:
+    rows = list(enumerate(columns.split))
+    return [row for row, part in rows if part == "test"], [row for row, part in rows if part != "test"]
 
 
 def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """CSV and Parquet files: a list of images with their labels, or a table of features with a label in each row.
 
-Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and if one likes `verified_label` (blank
+Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and optionally `verified_label` (blank
 where nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
 `original_label`, of a repaired table, is passed over. Without a column of images, every other column is a feature and
 must hold numbers.
@@ -31,6 +31,8 @@ from fasten.suggest import nearest, one_line
 
 T = TypeVar("T")
 
+CSV, PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")  # how the names of tables end
+TABLES = (*CSV, *PARQUET)
 IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
@@ -49,16 +51,16 @@ def read_table(
 ) -> Rows:
     """The rows of a CSV or Parquet file, images or features.
 
-    `class_names` and `feature_names` are those of a trained model: then labels may lack, and features come in the
+    `class_names` and `feature_names` are those of a trained model: then labels may be missing, and features come in the
     model's order. Labels are not looked at unless `labelled`.
     """
     path = Path(path)
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".txt": _read_csv, ".parquet": _read_parquet, ".pq": _read_parquet}
-    if path.suffix.lower() not in readers:
-        raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(readers)}")
+    if path.suffix.lower() not in TABLES:
+        raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(TABLES)}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the table lies")
-    table, unused = readers[path.suffix.lower()](path, class_names is None, feature_names)
+    read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
+    table, unused = read(path, class_names is None, feature_names)
     table = table if labelled else without_labels(table)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
     return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, feature_names, notes)
@@ -177,7 +179,7 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
 
     With `as_text`, what a CSV file holds stays the text that it is.
     """
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if path.suffix.lower() in PARQUET:
         names = pa.parquet.read_schema(path).names
         table = pa.parquet.read_table(path)
     else:

@@ -20,17 +20,7 @@ from fasten.files import write_text
 from fasten.report.charts import Matrix, Series, Unit, heat_key, heat_map, line_chart
 from fasten.report.gallery import read_gallery, shown_gallery
 from fasten.report.trust import Trust, trust_of
-from fasten.report.values import (
-    Record,
-    finite,
-    known,
-    mapping,
-    matrix,
-    number,
-    setting,
-    standard_error,
-    templates,
-)
+from fasten.report.values import Record, finite, known, mapping, matrix, number, setting, standard_error, templates
 from fasten.report.verdict import AUDIT, method_name, verdict_of
 
 __all__ = ["read_gallery", "render", "write_report"]
@@ -124,8 +114,8 @@ def render(record: Record, gallery: Record | None = None) -> str:
     trust = trust_of(part["evaluation"], part["data"], names)
     shown = shown_gallery(gallery or {})
     error = standard_error(number(part["result"], "test_accuracy"), number(part["data"], "rows_test"))
-    template = templates().get_template("page.html")
-    return template.render(
+    page = templates().get_template("page.html")
+    return page.render(
         **part,
         method=method_name(part["run"]),
         title=_title(part["run"]),
@@ -211,8 +201,8 @@ def _figures(epochs: Sequence[Record], result: Record) -> list[Figure]:
 
 
 def _class_names(given: Any, size: int) -> list[str]:
-    known = isinstance(given, Sequence) and not isinstance(given, str) and len(given) >= size
-    return [str(name) for name in given] if known else [str(i) for i in range(size)]
+    named = isinstance(given, Sequence) and not isinstance(given, str) and len(given) >= size
+    return list(map(str, given if named else range(size)))
 
 
 def _maps(matrices: Mapping[str, Matrix | None], names: Sequence[str], trust: Trust | None) -> list[Figure]:
@@ -239,9 +229,9 @@ def _maps(matrices: Mapping[str, Matrix | None], names: Sequence[str], trust: Tr
 
 def _pairs(given: Matrix | None, true: Matrix | None, names: Sequence[str]) -> list[Pair]:
     """The largest entries of T off its diagonal, largest first; ties in the order of the classes."""
-    known = true if true and given and len(true) == len(given) else None
+    truth = true if true and given and len(true) == len(given) else None
     pairs = [
-        Pair(names[i], names[j], share, known[i][j] if known else None)
+        Pair(names[i], names[j], share, truth[i][j] if truth else None)
         for i, row in enumerate(given or ())
         for j, share in enumerate(row)
         if i != j and share

@@ -85,21 +85,18 @@ def render(summary: Summary) -> str:
     """The page as HTML text: no network, no other file, but links to the reports of the runs beside it."""
     by = ROWS[summary["accuracy"]]
     dots = [Dot(m["method"], m["mean"], m["ci95"], list(m["accuracies"].values())) for m in summary["methods"]]
-    return (
-        templates()
-        .get_template("comparison.html")
-        .render(
-            summary=summary,
-            headline=headline(summary),
-            sentence=_sentence(summary),
-            by=by,
-            methods=method_table(summary),
-            differences=difference_table(summary),
-            about_intervals=ABOUT_INTERVALS,
-            about_differences=ABOUT_DIFFERENCES,
-            plot=dot_plot(f"{by} accuracy of each method", dots),
-            runs=[_run(run, summary["accuracy"]) for run in summary["runs"]],
-        )
+    page = templates().get_template("comparison.html")
+    return page.render(
+        summary=summary,
+        headline=headline(summary),
+        sentence=_sentence(summary),
+        by=by,
+        methods=method_table(summary),
+        differences=difference_table(summary),
+        about_intervals=ABOUT_INTERVALS,
+        about_differences=ABOUT_DIFFERENCES,
+        plot=dot_plot(f"{by} accuracy of each method", dots),
+        runs=[_run(run, summary["accuracy"]) for run in summary["runs"]],
     )
 
 
@@ -110,13 +107,9 @@ def _sentence(summary: Summary) -> str:
     if line["mean"] is None:
         return f"Nothing is known of {first} yet."
     parts = [f"{first}: {_share(line['mean'], line['ci95'])} of the {ROWS[summary['accuracy']]} rows"]
-    for word, text in (
-        ("better", "better than {}"),
-        ("worse", "worse than {}"),
-        ("within", "no clear difference from {}"),
-    ):
+    for word, text in (("better", "better than"), ("worse", "worse than"), ("within", "no clear difference from")):
         names = [row["against"] for row in rows if row["verdict"].startswith(word)]
-        parts += [text.format(", ".join(names))] if names else []
+        parts += [f"{text} {', '.join(names)}"] if names else []
     return "; ".join(parts) + "."
 
 
@@ -134,16 +127,14 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _share(mean: float | None, half: float | None) -> str:
+def _share(mean: float | None, half: float | None, form: str = ".2f", unit: str = "%") -> str:
     if mean is None:
         return "–"
-    return f"{100 * mean:.2f}%" if half is None else f"{100 * mean:.2f} ± {100 * half:.2f}%"
+    return f"{100 * mean:{form}}" + ("" if half is None else f" ± {100 * half:.2f}") + unit
 
 
 def _points(mean: float | None, half: float | None) -> str:
-    if mean is None:
-        return "–"
-    return f"{100 * mean:+.2f}" if half is None else f"{100 * mean:+.2f} ± {100 * half:.2f}"
+    return _share(mean, half, "+.2f", unit="")
 
 
 def _p(value: float | None) -> str:

@@ -47,9 +47,8 @@ def _item(item: Record) -> dict[str, Any]:
     image = item.get("image")
     is_image = isinstance(image, str) and len(image) <= LONGEST and IMAGE.fullmatch(image)
     numbers = {key: finite(item.get(key)) for key in ("p_wrong", "p_suggested")}
-    return {"id": str(item.get("id")), **numbers, "is_issue": item.get("is_issue") is True} | {
-        "image": image if is_image else None
-    }
+    is_issue = item.get("is_issue") is True
+    return {"id": str(item.get("id")), **numbers, "is_issue": is_issue, "image": image if is_image else None}
 
 
 def _maps(value: Any) -> list[Record]:

@@ -48,8 +48,6 @@ LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "—": "---"},
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "’": "'", "ȳ": r"$\bar{y}$"},
 }
-
-
 HATTED = "[A-Za-z]\u0302|[^`]"  # a letter with a hat over it, or any other character
 LATIN = 0x180  # letters up to here are in LaTeX's usual fonts
 
