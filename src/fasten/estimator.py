@@ -271,8 +271,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.transition_matrix_, self.evidence_ = T, evidence
         self.label_issues_ = _renamed(table, self._fitted.data["class_names"], self.classes_.tolist())
         issues = self.label_issues_.sort_values("row")
-        corrected = issues["corrected"].where(~is_verified(issues), issues["verified"])
-        self.corrected_labels_ = corrected.to_numpy().astype(self.classes_.dtype)
+        corrected, verified = (issues[column].to_numpy(object) for column in ("corrected", "verified"))
+        self.corrected_labels_ = np.where(is_verified(issues), verified, corrected).astype(self.classes_.dtype)
 
     def _described(self) -> dict[str, Any]:
         """All of a fitted classifier that is no tensor, as plain values."""
