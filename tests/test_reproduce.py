@@ -209,6 +209,40 @@ def test_seeds_and_names_are_added(made, capsys):
     assert read()["experiments"]["losses"]["curves"][0]["points"]
 
 
+def test_only_limits_the_runs_and_a_table_keeps_its_other_cells(made, capsys):
+    """Whatever the seeds of the part that is made anew; what was never asked for is not shown."""
+    before, figure = cells(), Path("out/losses.csv").read_bytes()
+    only = "reproduce small --device cpu --only method=clean-only --seeds 7,8,9"
+    dry = json.loads(answer(f"{only} --out out --dry-run --json", capsys))
+    assert {run["run"]["method"] for run in dry["runs"]} == {"clean-only"}
+    for _ in range(2):  # the second time from what the first one wrote
+        told = answer(f"{only} --out out", capsys)
+        assert Path("out/small.txt").read_text().rstrip() in told
+        found = cells()
+        assert list(found) == list(before)
+        changed = found.pop(("clean-only", "40%"))
+        assert changed["values"] == pytest.approx(accuracies(run_of("clean-only"), seeds=(7, 8, 9)))
+        assert found == {place: cell for place, cell in before.items() if place in found}
+    rows = list(csv.DictReader(Path("out/small.csv").read_text().splitlines()))
+    assert [row["row"] for row in rows] == [row for row, _ in before]
+    assert Path("out/losses.csv").read_bytes() == figure
+    assert len(list(Path("out/runs").iterdir())) == 9
+    answer(f"{only} --out new --records out", capsys)
+    assert list(cells(out=Path("new"))) == [("clean-only", "40%")]
+
+
+def test_only_of_a_figure_keeps_its_other_curves(folder, capsys, monkeypatch):
+    def both(setting) -> Experiment:
+        (curve,) = losses(setting).curves
+        return replace(losses(setting), curves=(curve, replace(curve, row="clean-only", run=run_of("clean-only"))))
+
+    monkeypatch.setitem(EXPERIMENTS, "losses", both)
+    answer("reproduce losses --device cpu --seeds 1 --out out", capsys)
+    before = tree(Path("out"))
+    answer("reproduce losses --device cpu --seeds 1 --only row=clean-only --out out", capsys)
+    assert tree(Path("out")) == before
+
+
 def without_times(out: Path) -> list:
     records = [read_record(folder) for folder in sorted((out / "runs").iterdir())]
     return [(r["run"], r["evaluation"], r["result"]["test_accuracy"]) for r in records]

@@ -23,7 +23,7 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, sweep, write_text
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
-from fasten.report.outcomes import Line
+from fasten.report.outcomes import Line, base
 from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
@@ -209,8 +209,8 @@ def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
-    keys = {key(run) for run in experiment.runs(plan.seeds)}
-    mine = [wanted for wanted in plan.runs if key(wanted.run) in keys]
+    names = {base(run) for run in experiment.runs()}
+    mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if base(wanted.run) in names]
     found = [read_record(w.record) if w.record else record_in(out / "runs" / key(w.run)) for w in mine]
     return [record for record in found if record is not None]
 
@@ -221,9 +221,12 @@ def _write_summary(
     """All numbers and statuses; what was made before, of other names, stays."""
     before = read_summary(out) or {"experiments": {}}
     values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
-    now = {o.experiment.name: _numbers(o) | {"seeds": list(plan.seeds)} for o in outcomes}
     failed = [{"key": name, "error": error} for name, error in errors.items()]
     kept = before["experiments"]
+    now = {o.experiment.name: _numbers(o) for o in outcomes}
+    for name, numbers in now.items():
+        earlier = kept[name]["seeds"] if plan.shown_before and name in kept else []
+        numbers["seeds"] = sorted({*plan.seeds, *earlier})
     summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
     write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary | {"experiments": now}
