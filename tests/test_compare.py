@@ -418,6 +418,15 @@ def test_damaged_runs_are_refused(copy, capsys):
     refuse(f"{COMMAND} --out out", capsys, "clean-only-seed1 already holds model.safetensors")
 
 
+def test_a_run_of_which_the_log_alone_is_left_begins_anew(copy, capsys):
+    before = read_record(copy / "clean-only-seed1")
+    for path in (copy / "clean-only-seed1").iterdir():
+        if path.name != "log.jsonl":
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+    answer(f"{COMMAND} --out out", capsys)
+    assert read_record(copy / "clean-only-seed1")["evaluation"] == before["evaluation"]
+
+
 def test_an_empty_folder_may_be_used(folder, capsys):
     """Empty but for what a process that was killed in its first write left."""
     (folder / "out").mkdir()
