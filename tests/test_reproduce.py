@@ -707,6 +707,19 @@ def test_a_command_that_was_killed_in_its_first_write_goes_on(folder, capsys):
     assert not list(Path("out").glob(".*"))
 
 
+def test_logs_of_runs_side_by_side_that_were_killed_go_with_their_runs(made, capsys):
+    """Of one that was recorded meanwhile, and of one that is made now; that of another table's run stays."""
+    Path("out/logs").mkdir()
+    names = [key(replace(run_of("clean-only"), seed=seed)) for seed in (0, 2)]
+    for name in (*names, "another"):
+        Path(f"out/logs/{name}.txt").write_text("fasten: interrupted\n")
+    answer("reproduce small --device cpu --seeds 3 --out out", capsys)
+    assert [path.name for path in Path("out/logs").iterdir()] == ["another.txt"]
+    Path("out/logs/another.txt").rename(f"out/logs/{names[0]}.txt")
+    answer("reproduce small --device cpu --seeds 3 --out out", capsys)
+    assert not Path("out/logs").exists()
+
+
 # All of it, small.
 
 

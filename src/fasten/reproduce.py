@@ -29,8 +29,9 @@ from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
-from fasten.workers import Job, Watch, Work, read_devices, room_here
+from fasten.workers import Job, Watch, Work, read_devices, room_here, sweep_logs
 
+LOGS = "logs"  # of runs side by side that failed
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -52,7 +53,7 @@ class How:
         """For so many runs."""
         if self.ray is not None:
             return room_on_ray(self.ray, self.device, out, settings.say)
-        return room_here(self.device, self.jobs, runs, settings, out / "logs", watch)
+        return room_here(self.device, self.jobs, runs, settings, out / LOGS, watch)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
         sweep(out)
+        sweep_logs(out / LOGS, [_folder(w.run, out) for w in plan.runs if key(w.run) not in errors])
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
             _carry_out(todo, out, how, settings, errors, made, going)
@@ -167,9 +169,13 @@ def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
     return None
 
 
+def _folder(run: Run, out: Path) -> Path:
+    return out / "runs" / key(run)
+
+
 def _job(run: Run, out: Path, root: Path) -> Job:
     """The weights that it starts from lie beside the data, wherever a worker stands."""
-    folder, weights = out / "runs" / key(run), run.recipe.weights
+    folder, weights = _folder(run, out), run.recipe.weights
     if weights is not None:
         run = replace(run, recipe=replace(run.recipe, weights=os.fspath((root / weights).absolute())))
     return Job(run, folder, root)
@@ -211,7 +217,7 @@ def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
     names = {base(run) for run in experiment.runs()}
     mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if base(wanted.run) in names]
-    found = [read_record(w.record) if w.record else record_in(out / "runs" / key(w.run)) for w in mine]
+    found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
     return [record for record in found if record is not None]
 
 
