@@ -19,6 +19,8 @@ def check_no_file(out: Path, wanted: str = "a new folder") -> None:
     for folder in (out, *out.parents):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; --out takes {wanted}")
+        if folder.is_symlink() and not folder.exists():
+            raise ValueError(f"{folder} is a link that leads nowhere; --out takes {wanted}")
 
 
 def check_folder(out: Path) -> None:
