@@ -679,6 +679,15 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
 
 
+@pytest.mark.parametrize(
+    "table", ["[]", "{}", '{"cells": [3], "curves": [], "seeds": [0]}', '{"cells": [{"row": []}], "curves": []}']
+)
+def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
+    Path("out").mkdir()
+    Path("out/reproduce.json").write_text(f'{{"schema": 1, "setting": "paper", "experiments": {{"small": {table}}}}}')
+    refuse(COMMAND, capsys, "reproduce.json is damaged or of another version; choose another --out")
+
+
 @pytest.mark.parametrize("how", ["damaged", "lost"])
 def test_without_its_summary_a_folder_is_refused_and_its_runs_count_elsewhere(made, capsys, how):
     path = Path("out/reproduce.json")

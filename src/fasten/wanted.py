@@ -199,7 +199,7 @@ def _with_those_there(chosen: Sequence[Experiment], wish: Wish, out: Path) -> tu
     for experiment, whole in zip(chosen, _whole(chosen, wish), strict=True):
         there = before.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
         mine = {_place(vars(part)) for part in (*experiment.cells, *experiment.curves)}
-        besides = {_place(part) for part in (*there["cells"], *there["curves"])} - mine
+        besides = _places(there) - mine
         tables.append(_part(whole, mine | besides))
         runs |= {key(run): run for run in _part(whole, besides).runs(there["seeds"])}
     return tables, runs
@@ -213,6 +213,10 @@ def _whole(chosen: Sequence[Experiment], wish: Wish) -> list[Experiment]:
 def _place(part: Mapping[str, Any]) -> tuple[Any, ...]:
     """Where a cell or curve stands in its table."""
     return tuple(part.get(name) for name in ("panel", "row", "column", "x"))
+
+
+def _places(made: Summary) -> set[tuple[Any, ...]]:
+    return {_place(part) for part in (*made["cells"], *made["curves"])}
 
 
 def _part(whole: Experiment, places: Collection[tuple[Any, ...]]) -> Experiment:
@@ -284,7 +288,7 @@ def read_summary(out: Path) -> Summary | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         sound = found["schema"] == SCHEMA and "setting" in found
-        sound = sound and all({"cells", "curves", "seeds"} <= made.keys() for made in found["experiments"].values())
+        sound = sound and all(_places(made) and made["seeds"] for made in found["experiments"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
