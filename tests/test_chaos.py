@@ -219,6 +219,19 @@ def test_where_no_checkpoint_is_whole_that_is_said(begun, capsys):
     assert "no checkpoint in run/checkpoint is whole" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("length", [0, 5, 500, None])
+def test_a_run_of_which_the_log_alone_is_left_begins_anew(alone, tmp_path, capsys, monkeypatch, length):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    log = (alone / "log.jsonl").read_bytes()
+    Path("run/log.jsonl").write_bytes(log[:length])
+    assert main(["resume", "run", "--json"]) == 2
+    assert "; the same `fasten train` as before begins it anew\n" in capsys.readouterr().err
+    assert Path("run/log.jsonl").read_bytes() == log[:length]
+    assert main([*go_on(tmp_path), "--json"]) == 0
+    assert left_by(tmp_path / "run") == left_by(alone)
+
+
 def test_leftovers_of_a_kill_are_swept_and_other_files_are_not(begun):
     left = [begun / f".{'0a' * 16}.tmp", begun / "checkpoint" / f".{'b1' * 16}.tmp"]
     mine = [begun / ".mine.tmp", begun / "notes.txt", begun / f"{'0a' * 16}.tmp"]

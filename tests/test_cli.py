@@ -297,7 +297,10 @@ def test_a_given_label_outside_the_classes_is_refused(folder, capsys, monkeypatc
         ("run", ["run already holds a run", "`fasten resume run`", "another --out"]),
         ("run/record.json", ["record.json is a file", "--out takes a new folder"]),
         ("run/record.json/deeper/still", ["record.json is a file"]),
-        ("left", ["left already holds labels.csv", "another --out"]),
+        ("left", ["left already holds labels.csv", "move it away, or choose another --out"]),
+        ("theirs", ["theirs already holds log.jsonl"]),
+        ("astray/run", ["astray is a link that leads nowhere; --out takes a new folder"]),
+        ("lost", ["lost already holds model.safetensors"]),
         ("stale", ["stale already holds checkpoint"]),
         ("'my run'", ["my run already holds a run", "`fasten resume 'my run'`"]),
     ],
@@ -306,6 +309,11 @@ def test_a_folder_that_is_taken_is_refused(copy, folder, capsys, out, words):
     (folder / "left").mkdir()
     (folder / "left/labels.csv").write_text("somebody's work")
     (folder / "stale/checkpoint").mkdir(parents=True)
+    (folder / "astray").symlink_to("nowhere")
+    (folder / "theirs").mkdir()
+    (folder / "theirs/log.jsonl").write_text('{"time": 3}\n')
+    shutil.copytree(folder / "run", folder / "lost")
+    (folder / "lost/record.json").unlink()
     shutil.copytree(folder / "run", folder / "my run")
     refuse(f"train digits --device cpu --out {out}", capsys, *words)
 

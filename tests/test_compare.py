@@ -246,6 +246,21 @@ def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
     assert [(line["method"], line["n"]) for line in summary["methods"]] == [(name, 2) for name in METHOD_NAMES]
 
 
+@pytest.mark.parametrize("more", ["--methods cross-entropy,fasten --seeds 1", "--methods cross-entropy --seeds 2,0"])
+def test_nothing_is_added_to_runs_on_other_rows(folder, capsys, more):
+    write_table(folder / "ítems.csv", n=120, verified=60, test=30)
+    command = "compare ítems.csv --device cpu --epochs 1"
+    before = answer(f"{command} --methods cross-entropy --seeds 1 --out out", capsys)
+    first, *lines = (folder / "ítems.csv").read_text().splitlines()
+    (folder / "ítems.csv").write_text("\n".join([first, *lines[:50], *lines[51:]]) + "\n")
+    refuse(f"{command} {more} --out out", capsys, "ítems.csv is no longer what the run was started on; bring it back")
+    assert answer(f"{command} --methods cross-entropy --seeds 1 --out out", capsys) == before
+    (folder / "ítems.csv").write_text("\n".join([first, *lines]) + "\n")
+    answer(f"{command} {more} --out out", capsys)
+    (folder / "ítems.csv").rename("ïtems.csv")
+    refuse("compare ïtems.csv --device cpu --out out", capsys, 'a comparison with dataset "ítems.csv", not "ïtems.csv"')
+
+
 def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):
     write_table(folder / "items.csv", n=120, verified=60, test=30)
     command = "compare items.csv --device cpu --epochs 1 --methods cross-entropy --seeds 1 --json --out out"
@@ -416,6 +431,15 @@ def test_damaged_runs_are_refused(copy, capsys):
     refuse(f"{COMMAND} --out out", capsys, "clean-only-seed1/record.json is damaged")
     (copy / "clean-only-seed1/record.json").unlink()
     refuse(f"{COMMAND} --out out", capsys, "clean-only-seed1 already holds model.safetensors")
+
+
+def test_a_run_of_which_the_log_alone_is_left_begins_anew(copy, capsys):
+    before = read_record(copy / "clean-only-seed1")
+    for path in (copy / "clean-only-seed1").iterdir():
+        if path.name != "log.jsonl":
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+    answer(f"{COMMAND} --out out", capsys)
+    assert read_record(copy / "clean-only-seed1")["evaluation"] == before["evaluation"]
 
 
 def test_an_empty_folder_may_be_used(folder, capsys):

@@ -160,6 +160,38 @@ def test_the_original_labels_stay_in_a_column(photos):
     assert {line["path"] for line in lines} == {f"photos/{name}" for name in truth}
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_first_labels_outlive_a_second_repair(folder, kind):
+    """Of a row that came without a label, and of one that was added between the repairs, too."""
+    first = [("r0", "3"), ("r1", "3"), ("r2", ""), ("r3", "=4"), ("r4", "3")]
+    lines = [f"{name},{row},{label},{'=4' if name == 'r2' else ''}" for row, (name, label) in enumerate(first)]
+    Path("items.csv").write_text("id,x,label,verified_label\n" + "\n".join(lines) + "\n")
+    classes = ["3", "=4"]
+
+    def repair_to(believed: str, data: str, out: str) -> None:
+        rows = read_rows(data, Own())
+        labelled = [row for row, label in enumerate(rows.given) if label]
+        ids, given = ([column[row] for row in labelled] for column in (rows.ids, rows.given))
+        made = make_run(Path(out).with_suffix(""), data, ids, given, [believed] * len(ids), classes)
+        found = read_audit(made)
+        write_table(found, find_originals(found, as_text=kind == "csv"), kind, Path(out))
+
+    def labels_of(path: str, column: str) -> dict[str, str]:
+        table = pa.csv.read_csv(path) if kind == "csv" else pa.parquet.read_table(path)
+        texts = [str(cell or "").lstrip("'") for cell in table[column].to_pylist()]
+        return dict(zip(table["id"].to_pylist(), texts, strict=True))
+
+    once, twice = f"once.{kind}", f"twice.{kind}"
+    repair_to("=4", "items.csv", once)
+    table = pa.csv.read_csv(once) if kind == "csv" else pa.parquet.read_table(once)
+    new = {"id": "r5", "x": 9, "label": "3"}
+    added = pa.table({field.name: pa.array([new.get(field.name)], field.type) for field in table.schema})
+    (pa.csv.write_csv if kind == "csv" else pa.parquet.write_table)(pa.concat_tables([table, added]), once)
+    repair_to("3", once, twice)
+    assert labels_of(once, "label")["r0"] != labels_of(twice, "label")["r0"]
+    assert labels_of(twice, "original_label") == {**dict(first), "r5": "3"}
+
+
 def test_a_table_elsewhere_would_have_paths_that_lead_out(photos):
     Path("sub").mkdir()
     with pytest.raises(ValueError, match="must lie in the folder of photos or above it"):

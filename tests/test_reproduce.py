@@ -209,6 +209,40 @@ def test_seeds_and_names_are_added(made, capsys):
     assert read()["experiments"]["losses"]["curves"][0]["points"]
 
 
+def test_only_limits_the_runs_and_a_table_keeps_its_other_cells(made, capsys):
+    """Whatever the seeds of the part that is made anew; what was never asked for is not shown."""
+    before, figure = cells(), Path("out/losses.csv").read_bytes()
+    only = "reproduce small --device cpu --only method=clean-only --seeds 7,8,9"
+    dry = json.loads(answer(f"{only} --out out --dry-run --json", capsys))
+    assert {run["run"]["method"] for run in dry["runs"]} == {"clean-only"}
+    for _ in range(2):  # the second time from what the first one wrote
+        told = answer(f"{only} --out out", capsys)
+        assert Path("out/small.txt").read_text().rstrip() in told
+        found = cells()
+        assert list(found) == list(before)
+        changed = found.pop(("clean-only", "40%"))
+        assert changed["values"] == pytest.approx(accuracies(run_of("clean-only"), seeds=(7, 8, 9)))
+        assert found == {place: cell for place, cell in before.items() if place in found}
+    rows = list(csv.DictReader(Path("out/small.csv").read_text().splitlines()))
+    assert [row["row"] for row in rows] == [row for row, _ in before]
+    assert Path("out/losses.csv").read_bytes() == figure
+    assert len(list(Path("out/runs").iterdir())) == 9
+    answer(f"{only} --out new --records out", capsys)
+    assert list(cells(out=Path("new"))) == [("clean-only", "40%")]
+
+
+def test_only_of_a_figure_keeps_its_other_curves(folder, capsys, monkeypatch):
+    def both(setting) -> Experiment:
+        (curve,) = losses(setting).curves
+        return replace(losses(setting), curves=(curve, replace(curve, row="clean-only", run=run_of("clean-only"))))
+
+    monkeypatch.setitem(EXPERIMENTS, "losses", both)
+    answer("reproduce losses --device cpu --seeds 1 --out out", capsys)
+    before = tree(Path("out"))
+    answer("reproduce losses --device cpu --seeds 1 --only row=clean-only --out out", capsys)
+    assert tree(Path("out")) == before
+
+
 def without_times(out: Path) -> list:
     records = [read_record(folder) for folder in sorted((out / "runs").iterdir())]
     return [(r["run"], r["evaluation"], r["result"]["test_accuracy"]) for r in records]
@@ -645,6 +679,15 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
 
 
+@pytest.mark.parametrize(
+    "table", ["[]", "{}", '{"cells": [3], "curves": [], "seeds": [0]}', '{"cells": [{"row": []}], "curves": []}']
+)
+def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
+    Path("out").mkdir()
+    Path("out/reproduce.json").write_text(f'{{"schema": 1, "setting": "paper", "experiments": {{"small": {table}}}}}')
+    refuse(COMMAND, capsys, "reproduce.json is damaged or of another version; choose another --out")
+
+
 @pytest.mark.parametrize("how", ["damaged", "lost"])
 def test_without_its_summary_a_folder_is_refused_and_its_runs_count_elsewhere(made, capsys, how):
     path = Path("out/reproduce.json")
@@ -671,6 +714,19 @@ def test_a_command_that_was_killed_in_its_first_write_goes_on(folder, capsys):
     Path(f"out/.{32 * 'f'}.tmp").write_text("{")
     answer("reproduce small --only column=time --out out", capsys)
     assert not list(Path("out").glob(".*"))
+
+
+def test_logs_of_runs_side_by_side_that_were_killed_go_with_their_runs(made, capsys):
+    """Of one that was recorded meanwhile, and of one that is made now; that of another table's run stays."""
+    Path("out/logs").mkdir()
+    names = [key(replace(run_of("clean-only"), seed=seed)) for seed in (0, 2)]
+    for name in (*names, "another"):
+        Path(f"out/logs/{name}.txt").write_text("fasten: interrupted\n")
+    answer("reproduce small --device cpu --seeds 3 --out out", capsys)
+    assert [path.name for path in Path("out/logs").iterdir()] == ["another.txt"]
+    Path("out/logs/another.txt").rename(f"out/logs/{names[0]}.txt")
+    answer("reproduce small --device cpu --seeds 3 --out out", capsys)
+    assert not Path("out/logs").exists()
 
 
 # All of it, small.

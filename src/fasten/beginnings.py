@@ -16,7 +16,7 @@ from fasten.checkpoint import Checkpoints
 from fasten.contract import Draw, Recipe, Stage
 from fasten.data.task import Task
 from fasten.files import alone_in
-from fasten.folders import check_folder
+from fasten.folders import check_folder, log_alone
 from fasten.machine import Machine
 from fasten.nets import Heads
 from fasten.records import SCHEMA, Record, Run, environment, read_record, write_record
@@ -118,6 +118,9 @@ def saved_record(out: Path, say: Callable[[str], None]) -> Record:
         return read_record(out)
     except ValueError:
         record = _last_record(out)
+        if record is None and log_alone(out):
+            left = f"all that is left of the run in {out} is its log, and nothing to go on from"
+            raise ValueError(f"{left}; the same `fasten train` as before begins it anew") from None
         if record is None:
             raise
         say("record.json is lost or damaged; it is made again from the last checkpoint")

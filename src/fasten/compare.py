@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fasten.beginnings import check_plan, holds, record_in
+from fasten.beginnings import check_plan, check_same, holds, record_in
 from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
 from fasten.constants import COMPARED
@@ -61,16 +61,20 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
     ready = prepare_data(request.dataset, request.own, settings.place or Place(), device_type=device_type)
-    load = cache(lambda: load_task(request.dataset, request.noise, seeds[0], ready.place, None, ready.own))
+    load = cache(lambda seed: load_task(request.dataset, request.noise, seed, ready.place, None, ready.own))
     if request.methods == "all":
-        names = [name for name in names if _allows(load(), METHODS[name])]
+        names = [name for name in names if _allows(load(seeds[0]), METHODS[name])]
     comparison = _plan(request, names, seeds, ready)
     check_out(comparison, out)
-    missing = {run.method for run in comparison.runs if record_in(out / folder_name(run)) is None}
+    recorded = [record_in(out / folder_name(run)) for run in comparison.runs]
+    missing = {run.method for run, record in zip(comparison.runs, recorded, strict=True) if record is None}
     for run in comparison.runs[: len(names)]:
         if run.method in missing:  # what a method cannot do is said before the first run
-            method = build_method(run, load())
-            check_plan(method, plan_of(method, run.recipe), load())
+            method = build_method(run, load(run.seed))
+            check_plan(method, plan_of(method, run.recipe), load(run.seed))
+    first = next(filter(None, recorded), None)
+    if missing and first is not None:  # runs on other rows would be compared with those that are there
+        check_same(first, load(first["run"]["seed"]), request.dataset)
     return comparison
 
 
@@ -229,7 +233,7 @@ def check_out(comparison: Comparison, out: Path) -> None:
     before, now = _read(out)["comparison"], comparison.to_json()
     for key in FIXED:
         if before.get(key) != now[key]:
-            there, here = (json.dumps(values.get(key)) for values in (before, now))
+            there, here = (json.dumps(values.get(key), ensure_ascii=False) for values in (before, now))
             raise ValueError(f"{out} holds a comparison with {key} {there}, not {here}; choose another --out")
     for run in comparison.runs:
         folder = out / folder_name(run)

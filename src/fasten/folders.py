@@ -7,9 +7,10 @@ from pathlib import Path
 from fasten.records import MATRICES, Record, read_record
 from fasten.sentences import typed
 
+LOG, EVENT = "log.jsonl", '{"event": "'  # and what its lines begin with
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
-    *("probabilities.npy", "gallery.json", "log.jsonl", "checkpoint", MATRICES),
+    *("probabilities.npy", "gallery.json", LOG, "checkpoint", MATRICES),
 )
 
 
@@ -18,6 +19,8 @@ def check_no_file(out: Path, wanted: str = "a new folder") -> None:
     for folder in (out, *out.parents):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; --out takes {wanted}")
+        if folder.is_symlink() and not folder.exists():
+            raise ValueError(f"{folder} is a link that leads nowhere; --out takes {wanted}")
 
 
 def check_folder(out: Path) -> None:
@@ -25,7 +28,20 @@ def check_folder(out: Path) -> None:
     check_no_file(out)
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
-    check_unused(out, "choose another --out")
+    if not log_alone(out):
+        check_unused(out, "move it away, or choose another --out")
+
+
+def log_alone(out: Path) -> bool:
+    """Whether a log, be it empty or torn, is all that is left of a run: nothing can go on from it, or would be missed.
+
+    Somebody else's file of that name is none.
+    """
+    path = out / LOG
+    if not path.is_file() or any((out / name).exists() for name in FILES if name != LOG):
+        return False
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return all(EVENT.startswith(line[: len(EVENT)]) for line in lines)
 
 
 def check_unused(out: Path, cure: str = "choose another folder") -> None:

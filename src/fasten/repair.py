@@ -25,6 +25,7 @@ from fasten.cells import escaped
 from fasten.data.decoding import Images
 from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
+from fasten.data.labels import label_texts
 from fasten.data.rows import Columns, Rows
 from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
 from fasten.files import replaced
@@ -33,7 +34,8 @@ from fasten.report.verdict import AUDIT
 from fasten.stored_audit import Audit
 
 Kind = Literal["csv", "parquet"]
-ADDED = ("label", "original_label", "verified_label", "picked")
+ORIGINAL = "original_label"
+ADDED = ("label", ORIGINAL, "verified_label", "picked")
 SUFFIXES = {"csv": (".csv",), "parquet": PARQUET}
 
 
@@ -117,7 +119,7 @@ def new_labels(found: Audit, columns: Columns) -> list[str | None]:
 
 
 def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
-    """The data as a table that `fasten train` reads, in one step: new labels, and beside them the original ones.
+    """The data as a table that `fasten train` reads, in one step: new labels, and beside them the first ones given.
 
     Verdicts that went into the repair say nothing of the repaired labels of other rows: they count as chosen.
     """
@@ -127,7 +129,8 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
         raise ValueError(f"{out} is already there; choose another --out")
     labels, columns = new_labels(found, data.columns), data.columns
     verified = _verdicts(found, columns)
-    added = dict(zip(ADDED, (labels, columns.given, verified, [v and "chosen" for v in verified]), strict=True))
+    written = (labels, _first_labels(data), verified, [v and "chosen" for v in verified])
+    added = dict(zip(ADDED, written, strict=True))
     kept, table = _table(data, kind, out)
     for name, values in added.items():
         column = pa.array([values[row] for row in kept], pa.string())
@@ -141,6 +144,19 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
         else:
             pa.csv.write_csv(_with_marks(table), file)
     return Copied(len(kept), _changed(columns, labels, kept), left_out=len(columns.ids) - len(kept))
+
+
+def _first_labels(data: Originals) -> Sequence[str | None]:
+    """Those that the rows came with: of data that are a repaired copy themselves, the ones from before that repair."""
+    columns, table = data.columns, data.table
+    if table is None or ORIGINAL not in table.column_names:
+        return columns.given
+    known = label_texts(table[ORIGINAL].to_pylist(), f"{data.path.name}, column {ORIGINAL!r}")
+    # Blank: it came without a label and has a verdict's now, or it was added since the repair.
+    return [
+        (None if given == verified else given) if first is None else first
+        for first, given, verified in zip(known, columns.given, columns.verified, strict=True)
+    ]
 
 
 def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]:

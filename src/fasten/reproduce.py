@@ -23,14 +23,15 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, sweep, write_text
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
-from fasten.report.outcomes import Line
+from fasten.report.outcomes import Line, base
 from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
 from fasten.training import Settings
 from fasten.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
-from fasten.workers import Job, Watch, Work, read_devices, room_here
+from fasten.workers import Job, Watch, Work, read_devices, room_here, sweep_logs
 
+LOGS = "logs"  # of runs side by side that failed
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -52,7 +53,7 @@ class How:
         """For so many runs."""
         if self.ray is not None:
             return room_on_ray(self.ray, self.device, out, settings.say)
-        return room_here(self.device, self.jobs, runs, settings, out / "logs", watch)
+        return room_here(self.device, self.jobs, runs, settings, out / LOGS, watch)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
         sweep(out)
+        sweep_logs(out / LOGS, [_folder(w.run, out) for w in plan.runs if key(w.run) not in errors])
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
             _carry_out(todo, out, how, settings, errors, made, going)
@@ -167,9 +169,13 @@ def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
     return None
 
 
+def _folder(run: Run, out: Path) -> Path:
+    return out / "runs" / key(run)
+
+
 def _job(run: Run, out: Path, root: Path) -> Job:
     """The weights that it starts from lie beside the data, wherever a worker stands."""
-    folder, weights = out / "runs" / key(run), run.recipe.weights
+    folder, weights = _folder(run, out), run.recipe.weights
     if weights is not None:
         run = replace(run, recipe=replace(run.recipe, weights=os.fspath((root / weights).absolute())))
     return Job(run, folder, root)
@@ -209,9 +215,9 @@ def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
-    keys = {key(run) for run in experiment.runs(plan.seeds)}
-    mine = [wanted for wanted in plan.runs if key(wanted.run) in keys]
-    found = [read_record(w.record) if w.record else record_in(out / "runs" / key(w.run)) for w in mine]
+    names = {base(run) for run in experiment.runs()}
+    mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if base(wanted.run) in names]
+    found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
     return [record for record in found if record is not None]
 
 
@@ -221,9 +227,12 @@ def _write_summary(
     """All numbers and statuses; what was made before, of other names, stays."""
     before = read_summary(out) or {"experiments": {}}
     values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
-    now = {o.experiment.name: _numbers(o) | {"seeds": list(plan.seeds)} for o in outcomes}
     failed = [{"key": name, "error": error} for name, error in errors.items()]
     kept = before["experiments"]
+    now = {o.experiment.name: _numbers(o) for o in outcomes}
+    for name, numbers in now.items():
+        earlier = kept[name]["seeds"] if plan.shown_before and name in kept else []
+        numbers["seeds"] = sorted({*plan.seeds, *earlier})
     summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
     write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary | {"experiments": now}

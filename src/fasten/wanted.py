@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -58,12 +58,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is to be made, and of what; runs come seed by seed, so that every cell soon has its first."""
+    """All that is to be made, and of what; runs come seed by seed, so that every cell soon has its first.
+
+    Beside what was chosen, tables show what they showed before: of runs that are recorded, none of which is made anew.
+    """
 
     setting: str
     seeds: tuple[int, ...]
     experiments: tuple[Experiment, ...]
     runs: tuple[Wanted, ...]
+    shown_before: tuple[Wanted, ...] = ()
 
     @property
     def missing(self) -> list[Run]:
@@ -177,9 +181,47 @@ def make_plan(wish: Wish, out: Path) -> Plan:
             for run in experiment.runs([seed]):
                 runs[key(run)] = run
                 users.setdefault(key(run), []).append(experiment.name)
-    elsewhere = find_records(own_records() if wish.records is None else wish.records, runs)
-    wanted = [_look_up(run, users[name], out, elsewhere.get(name)) for name, run in runs.items()]
-    return Plan(wish.setting, seeds, tuple(experiments), tuple(wanted))
+    tables, others = _with_those_there(experiments, wish, out)
+    others = {name: run for name, run in others.items() if name not in runs}
+    elsewhere = find_records(own_records() if wish.records is None else wish.records, runs | others)
+
+    def look_up(some: Mapping[str, Run]) -> list[Wanted]:
+        return [_look_up(run, users.get(name, ()), out, elsewhere.get(name)) for name, run in some.items()]
+
+    known = [wanted for wanted in look_up(others) if wanted.record is not None]
+    return Plan(wish.setting, seeds, tuple(tables), tuple(look_up(runs)), tuple(known))
+
+
+def _with_those_there(chosen: Sequence[Experiment], wish: Wish, out: Path) -> tuple[list[Experiment], dict[str, Run]]:
+    """What was chosen of each table together with what the folder's table has besides, and the runs of the latter."""
+    before = (read_summary(out) or {"experiments": {}})["experiments"]
+    tables, runs = [], dict[str, Run]()
+    for experiment, whole in zip(chosen, _whole(chosen, wish), strict=True):
+        there = before.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
+        mine = {_place(vars(part)) for part in (*experiment.cells, *experiment.curves)}
+        besides = _places(there) - mine
+        tables.append(_part(whole, mine | besides))
+        runs |= {key(run): run for run in _part(whole, besides).runs(there["seeds"])}
+    return tables, runs
+
+
+def _whole(chosen: Sequence[Experiment], wish: Wish) -> list[Experiment]:
+    every = {experiment.name: experiment for experiment in experiments_of(replace(wish, only=()))}
+    return [every[experiment.name] for experiment in chosen]
+
+
+def _place(part: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where a cell or curve stands in its table."""
+    return tuple(part.get(name) for name in ("panel", "row", "column", "x"))
+
+
+def _places(made: Summary) -> set[tuple[Any, ...]]:
+    return {_place(part) for part in (*made["cells"], *made["curves"])}
+
+
+def _part(whole: Experiment, places: Collection[tuple[Any, ...]]) -> Experiment:
+    cells = tuple(cell for cell in whole.cells if _place(vars(cell)) in places)
+    return replace(whole, cells=cells, curves=tuple(curve for curve in whole.curves if _place(vars(curve)) in places))
 
 
 def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:
@@ -245,8 +287,9 @@ def read_summary(out: Path) -> Summary | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        sound = found["schema"] == SCHEMA and isinstance(found["experiments"], dict) and "setting" in found
-    except (ValueError, KeyError, TypeError):
+        sound = found["schema"] == SCHEMA and "setting" in found
+        sound = sound and all(_places(made) and made["seeds"] for made in found["experiments"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
         raise ValueError(f"{path} is damaged or of another version; {_elsewhere(out)}")

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -113,6 +113,18 @@ def in_children(slots: Sequence[Slot], logs: Path, watch: Watch = lambda running
     return lambda jobs, done: _Children(slots, logs, done, watch).work(jobs)
 
 
+def sweep_logs(logs: Path, folders: Iterable[Path]) -> None:
+    """Remove those of runs that have ended well since or begin again; a process that was killed left them."""
+    for folder in folders:
+        _log_of(folder, logs).unlink(missing_ok=True)
+    with suppress(OSError):
+        logs.rmdir()  # if it is empty
+
+
+def _log_of(folder: Path, logs: Path) -> Path:
+    return logs / f"{folder.name}.txt"
+
+
 def _forget_memory(device: str | None) -> None:
     """Of the runs before, whose images are part of circles: a record gives the peak of its own run."""
     chosen = choose_machine(device).device
@@ -163,11 +175,10 @@ class _Children:
                         self._gather()
             finally:
                 self._stop()
-                with suppress(OSError):
-                    self.logs.rmdir()  # if it is empty
+                sweep_logs(self.logs, ())
 
     def _start(self, job: Job, slot: Slot, folder: Path) -> None:
-        path, log = folder / f"{job.folder.name}.json", self.logs / f"{job.folder.name}.txt"
+        path, log = folder / f"{job.folder.name}.json", _log_of(job.folder, self.logs)
         write_text(path, json.dumps({**job.to_json(), "device": slot.device, "parent": os.getpid()}))
         with log.open("wb") as said:
             process = subprocess.Popen(
