@@ -57,7 +57,7 @@ def headline(summary: Summary) -> str:
     what = summary["comparison"]
     settings = [f"{key}={setting(value)}" for key, value in what["settings"].items()]
     settings += [f"{m}.{key}={setting(v)}" for m, own in what["options"].items() for key, v in own.items()]
-    epochs = [] if what["epochs"] is None else [f"{what['epochs']} epochs"]
+    epochs = [] if what["epochs"] is None else [f"{what['epochs']} epoch{'s' if what['epochs'] > 1 else ''}"]
     seeds = f"seed{'s' if len(what['seeds']) > 1 else ''} {', '.join(map(str, what['seeds']))}"
     return ", ".join([what["dataset"], f"noise {what['noise']}", *epochs, *settings, seeds])
 
