@@ -1,10 +1,11 @@
 # Each target sets up all it needs: a .venv beside this file, with the versions of constraints.txt.
 PYTHON ?= python3.11
+OLDEST ?= python3.10
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow test-oldest lint format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py --out demo-run
@@ -16,6 +17,13 @@ test: lint
 test-slow: $(STAMP)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]"
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
+
+# The oldest Python and the oldest versions that are allowed. This torch comes with CUDA on Linux: 6 GB.
+test-oldest:
+	$(OLDEST) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e . pytest pytest-timeout hypothesis
+	$(VENV)-oldest/bin/python -m pytest -q -m "not slow" -W ignore::DeprecationWarning
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,4 +42,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-oldest demo-run .mypy_cache .ruff_cache .pytest_cache

@@ -106,3 +106,14 @@ def test_no_page_has_a_gap_or_a_dead_link(page):
     assert not re.findall(r"@[A-Z]+@|TODO|XXX", text)
     dead = [to for to in re.findall(r"\]\(([^)#:]+)\)", text) if not (page.parent / to).exists()]
     assert not dead
+
+
+def test_the_oldest_versions_that_are_allowed_are_those_that_are_tested():
+    project, tested = (
+        (DOCS.parent / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "constraints-oldest.txt")
+    )
+    needed = re.search(r"^dependencies = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)[1].splitlines()
+    assert len(needed) == 11
+    for line in needed:
+        name, oldest = re.fullmatch(r' *"([\w-]+)>=([\d.]+)",', line).groups()
+        assert re.search(rf"^{name}=={re.escape(oldest)}(\.0)*$", tested, re.MULTILINE), name
