@@ -251,6 +251,9 @@ def test_what_is_below_the_paper_is_quoted_from_the_records():
         other = [100 * r["result"]["test_accuracy"] for r in records if set(r["run"]["options"]) == {"noisy_weight"}]
         shown = [fmean(usual), fmean(weak), *other, *(usual if method != "fasten" else ())]
         assert [value for value in shown if f"{value:.2f}" not in about] == []
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    six = next(line.split("|")[2:8] for line in results if line.startswith("| FasTEN w/o LC |") and "84.12" in line)
+    assert ["below" in cell for cell in six] == [False, False, False, True, False, False]  # symmetric 80%
     on_noisy = [r["evaluation"]["relabel"] for r in _on_cifar10("fasten-no-lc") if make_page.usual(r["run"])]
     for name in ("accuracy", "accuracy_wrong"):
         assert f"{fmean(found[name] for found in on_noisy):.3f}" in page
