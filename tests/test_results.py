@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "results").glob("*/*.json"))
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+T_DIAGONALS = ("t_diagonal", "t_diagonal_true")
 
 
 def script(name):
@@ -243,14 +244,23 @@ def test_the_page_of_methods_quotes_the_records():
 
 def test_what_is_below_the_paper_is_quoted_from_the_records():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Where ours is below")[2]
-    about = page.partition("- **The AUPRC")[0]
+    about = page.partition("- **FasTEN with fewer clean rows")[0]
     for method in ("fasten-no-lc", "fasten-oracle", "fasten"):
         records = _on_cifar10(method)
         usual = [100 * r["result"]["test_accuracy"] for r in records if make_page.usual(r["run"])]
         weak = [100 * r["result"]["test_accuracy"] for r in records if r["run"]["options"] == {"noisy_weight": 0.1}]
-        other = [100 * r["result"]["test_accuracy"] for r in records if set(r["run"]["options"]) == {"noisy_weight"}]
+        other = [
+            100 * r["result"]["test_accuracy"] for r in records if r["run"]["options"] and _by_lambda_alone(r["run"])
+        ]
         shown = [fmean(usual), fmean(weak), *other, *(usual if method != "fasten" else ())]
         assert [value for value in shown if f"{value:.2f}" not in about] == []
+    chosen = {0.1: [], 0.5: [], 1.0: []}  # λ -> what the validation rows say
+    for record in _on_cifar10("fasten-no-lc"):
+        if record["run"]["seed"] <= 3:
+            chosen[record["run"]["options"].get("noisy_weight", 0.5)].append(100 * record["result"]["valid_accuracy"])
+    assert [len(found) for found in chosen.values()] == [3, 3, 3]
+    for weight, found in chosen.items():
+        assert re.search(rf"{fmean(found):.2f}( on average,| for {weight})", about), weight
     results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
     six = next(line.split("|")[2:8] for line in results if line.startswith("| FasTEN w/o LC |") and "84.12" in line)
     assert ["below" in cell for cell in six] == [False, False, False, True, False, False]  # symmetric 80%
@@ -259,12 +269,27 @@ def test_what_is_below_the_paper_is_quoted_from_the_records():
         assert f"{fmean(found[name] for found in on_noisy):.3f}" in page
 
 
+def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("- **FasTEN with fewer clean rows")[2]
+    about = page.partition("\n- ")[0].replace("\n  ", " ")
+    fewer = {record["run"]["clean"]: record for record in _on_cifar10("fasten", fewer=True)}
+    assert sorted(fewer) == [100, 250, 500]
+    shown = [f"{100 * record['result']['test_accuracy']:.2f}" for record in fewer.values()]
+    shown += [f"{fewer[rows]['epochs'][29][name]:.3f}" for rows in (100, 500) for name in T_DIAGONALS]
+    first = [r for r in _on_cifar10("fasten") if r["run"]["seed"] == 1]
+    (all_rows,) = (r for r in first if r["run"]["options"] == {"noisy_weight": 0.1})
+    shown += [f"{all_rows['epochs'][29][name]:.3f}" for name in T_DIAGONALS]
+    shown += [f"{fewer[100]['epochs'][0][name]:.1%}" for name in ("corrected_fraction", "label_accuracy")]
+    shown += [f"{1 - fewer[100]['data']['noise_rate']:.1%}"]
+    assert [value for value in shown if value not in about] == []
+
+
 def test_what_is_said_of_spoilt_corrections_is_quoted_from_the_records():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("- **FasTEN with spoilt")[2]
     about = page.partition("\n- ")[0].replace("\n  ", " ")
     records = [r for r in _on_cifar10("fasten") if r["run"]["seed"] == 1]
     changed = [r for r in records if r["run"]["options"].get("perturbation")]
-    plain = {r["run"]["options"].get("noisy_weight", 0.5): r["result"] for r in records if r not in changed}
+    plain = {r["run"]["options"].get("noisy_weight", 0.5): r["result"] for r in records if _by_lambda_alone(r["run"])}
     confident = json.loads((ROOT / "benchmarks" / "spoilt.json").read_text())["runs"]
     shown = [r["result"]["test_accuracy"] for r in changed]
     shown += [r["test_accuracy"] for r in confident]
@@ -281,10 +306,15 @@ def test_what_is_said_of_spoilt_corrections_is_quoted_from_the_records():
     assert f"{all_confident['label_accuracy_last']:.1%} are right" in about
 
 
-def _on_cifar10(method):
-    """Its records under symmetric 80%, with the weights of the last update."""
+def _by_lambda_alone(run):
+    return set(run["options"]) <= {"noisy_weight"}
+
+
+def _on_cifar10(method, fewer=False):
+    """Its records under symmetric 80%, with the weights of the last update; those of fewer clean rows by themselves."""
     paths = (ROOT / "results" / "cifar10").glob(f"{method}-symmetric-0.8-seed*.json")
-    return [r for r in (json.loads(path.read_text()) for path in paths) if not r["run"]["recipe"].get("average")]
+    records = [json.loads(path.read_text()) for path in paths]
+    return [r for r in records if not r["run"]["recipe"].get("average") and bool(r["run"].get("clean")) == fewer]
 
 
 def test_what_is_said_of_averaged_weights_on_cifar10_is_quoted_from_the_records():
