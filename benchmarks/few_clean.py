@@ -1,0 +1,73 @@
+"""Few clean rows: how many of them belong into a batch? FasTEN on a small CIFAR-10, on a CPU.
+
+    PYTHONPATH=src python benchmarks/few_clean.py --root DATA
+
+The small CIFAR-10 and the network of benchmarks/reweighting.py, here with 100 clean rows and symmetric 60% noise, 25
+epochs. With K = 10 every clean row is in every batch; with K = 1 a tenth of them, as in the paper's runs with 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from reweighting import RECIPE, NarrowResNet, small_cifar
+
+from fasten.building import make_loader, plan_of
+from fasten.data.source import Source
+from fasten.datasets import DATASETS, Place, make_task
+from fasten.engine import Fit
+from fasten.evaluate import Watch
+from fasten.files import write_text
+from fasten.machine import Machine
+from fasten.methods import METHODS
+from fasten.records import environment
+from fasten.seeds import torch_seed
+
+DATA = replace(DATASETS["cifar10"], num_valid=2000, num_clean=100, pad=2)
+LONGER = replace(RECIPE, epochs=25, milestones=(18, 22))
+VARIANTS = [(per_class, weight) for weight in (0.1, 0.5) for per_class in (10, 2, 1)]
+KEPT = ("t_diagonal", "t_diagonal_true", "label_accuracy", "corrected_fraction")
+
+
+def look(source: Source, per_class: int, noisy_weight: float, seed: int) -> dict[str, Any]:
+    task = make_task(DATA, source, "symmetric:0.6", seed)
+    torch.manual_seed(torch_seed(seed, "init"))
+    options = {"per_class": per_class, "noisy_weight": noisy_weight}
+    given = torch.from_numpy(task.given)
+    method = METHODS["fasten"].build(NarrowResNet(), given, num_classes=task.num_classes, **options)
+    machine = Machine(torch.device("cpu"))
+    machine.place(method)
+    loader, began = make_loader(task, machine, seed), time.perf_counter()
+    fit = Fit(method, plan_of(method, LONGER), loader, machine, Watch(task, loader))
+    fit.run()
+    best, middle = fit.progress.best, fit.progress.rows[LONGER.epochs // 2]
+    assert best is not None
+    found = {**options, "seed": seed, "epoch": best["epoch"], "test_accuracy": best["test_accuracy"]}
+    found["middle"] = {key: float(f"{middle[key]:.4g}") for key in KEPT}
+    return found | {"seconds": round(time.perf_counter() - began, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--root", type=Path, default=Place.root)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/few_clean.json"))
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    source, found = small_cifar(asked.root), []
+    for seed in asked.seeds:
+        for per_class, noisy_weight in VARIANTS:
+            found.append(look(source, per_class, noisy_weight, seed))
+            print(found[-1], flush=True)
+            lines = ",\n".join(json.dumps(run) for run in found)
+            write_text(asked.out, f'{{"environment": {json.dumps(environment())}, "runs": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
