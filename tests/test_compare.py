@@ -29,7 +29,7 @@ from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.standings import Comparison, RunOutcome, summarise
 from fasten.training import Settings
-from own_data import write_table
+from own_data import write_digits, write_table
 from test_report import EVIL, Page
 
 METHOD_NAMES = ["naive-oversampling", "cross-entropy", "clean-only"]
@@ -259,6 +259,27 @@ def test_nothing_is_added_to_runs_on_other_rows(folder, capsys, more):
     answer(f"{command} {more} --out out", capsys)
     (folder / "ítems.csv").rename("ïtems.csv")
     refuse("compare ïtems.csv --device cpu --out out", capsys, 'a comparison with dataset "ítems.csv", not "ïtems.csv"')
+
+
+def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
+    write_table(folder / "items.csv", n=120, verified=0, test=30)
+    (folder / "checked.csv").write_text("id,label\n" + "".join(f"r{n},kind {n % 4}\n" for n in range(40)))
+    (folder / "link.csv").symlink_to("items.csv")
+    rest = "--device cpu --epochs 1 --methods cross-entropy"
+    before = answer(f"compare items.csv --verified checked.csv {rest} --seeds 1 --out out", capsys)
+    for data, verified in [(folder / "items.csv", "./checked.csv"), ("link.csv", folder / "checked.csv")]:
+        assert answer(f"compare {data} --verified {verified} {rest} --seeds 1 --out out", capsys) == before
+    answer(f"compare {folder}/items.csv --verified checked.csv {rest} --seeds 2 --out out", capsys)
+    assert {record["run"]["dataset"] for record in records(folder / "out", "cross-entropy")} == {"items.csv"}
+    for name in ("items.csv", "checked.csv"):
+        shutil.copy(folder / name, folder / f"other-{name}")
+    refuse(f"compare other-items.csv --verified checked.csv {rest} --out out", capsys, 'not "other-items.csv"')
+    refuse(f"compare items.csv --verified other-checked.csv {rest} --out out", capsys, 'not {"verified": "other')
+
+
+def test_a_known_data_set_is_no_folder_of_its_name(copy, folder, capsys):
+    write_digits(folder / "digits", per_class=10)
+    refuse(f"{COMMAND.replace('digits', './digits')} --out out", capsys, 'dataset "digits", not "./digits"')
 
 
 def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):

@@ -56,7 +56,7 @@ Done = Callable[[RunOutcome, int, int, bool], None]  # a run, its number, the nu
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
     if is_own(request.dataset):
-        request = replace(request, dataset=_written(request.dataset))
+        request = _as_before(replace(request, dataset=_written(request.dataset)), out)
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
@@ -82,6 +82,23 @@ def _written(path: str) -> str:
     """A path as it is written in records: `photos/` and `photos` are the same data; `./digits` is no known data set."""
     short = os.path.normpath(path)
     return short if is_own(short) else path
+
+
+def _as_before(request: Request, out: Path) -> Request:
+    """With the paths of the comparison in the folder, where these lead to the same files: runs are known by them."""
+    if not (out / "compare.json").exists():
+        return request
+    before = _read(out)["comparison"]
+    own = request.own.to_json()
+    own = {key: _one_place((before.get("own") or {}).get(key), value) for key, value in own.items()}
+    return replace(request, dataset=_one_place(before.get("dataset"), request.dataset), own=Own.from_json(own))
+
+
+def _one_place(there: Any, here: Any) -> Any:
+    """A path as it was written before, if it leads to where it leads now; else what is written now."""
+    if not isinstance(there, str) or not isinstance(here, str) or not is_own(there):
+        return here
+    return there if os.path.realpath(there) == os.path.realpath(here) else here
 
 
 def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
