@@ -430,6 +430,12 @@ def test_a_folder_that_holds_something_else_is_refused(copy, folder, capsys):
     refuse(f"{COMMAND} --out out/compare.csv/deeper", capsys, "out/compare.csv is a file")
 
 
+def test_what_file_managers_leave_is_nothing_else(folder):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (folder / name).touch()
+    assert prepare(Request("digits", methods="cross-entropy", seeds="1"), folder, Settings(device="cpu")).runs
+
+
 def test_a_comparison_is_no_run_and_its_folder_says_how_to_go_on(copy, capsys):
     for command in ("resume", "report", "audit"):
         refuse(f"{command} out", capsys, "out holds no run", "by the same `fasten compare` as before")

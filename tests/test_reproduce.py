@@ -598,6 +598,8 @@ def test_what_cannot_be_made_is_refused(folder, capsys, command, words):
         Path(name).mkdir()
         Path(name, "reproduce.json").write_text(text)
     Path("foreign").mkdir()
+    Path("foreign/.DS_Store").touch()
+    answer("reproduce small --dry-run --out foreign", capsys)  # what file managers leave is nothing else
     Path("foreign/thesis.txt").write_text("years of work")
     refuse(command, capsys, *words)
 

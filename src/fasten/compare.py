@@ -21,7 +21,7 @@ from fasten.constants import COMPARED
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
-from fasten.files import alone_in, half_written, sweep, write_text
+from fasten.files import alone_in, is_empty, sweep, write_text
 from fasten.folders import check_folder, check_no_file
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
@@ -245,7 +245,7 @@ def _allows(task: Task, entry: Entry) -> bool:
 def check_out(comparison: Comparison, out: Path) -> None:
     """Refuse a folder that holds something else, or the same with other settings."""
     check_no_file(out, "a new folder, or that of a comparison")
-    if not out.exists() or all(map(half_written, out.iterdir())):
+    if is_empty(out):
         return
     before, now = _read(out)["comparison"], comparison.to_json()
     for key in FIXED:

@@ -14,7 +14,7 @@ from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
-from fasten.files import half_written
+from fasten.files import is_empty
 from fasten.folders import check_no_file
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
@@ -271,7 +271,7 @@ def _key_of(path: Path) -> str | None:
 def check_out(out: Path, setting: str) -> None:
     """Refuse a file, a folder that holds something else, or the same by another setting."""
     check_no_file(out, "a new folder, or one that this command made")
-    if not out.exists() or all(path.name == BENCH or half_written(path) for path in out.iterdir()):
+    if is_empty(out, besides=(BENCH,)):
         return
     before = read_summary(out)
     if before is None:
