@@ -23,7 +23,8 @@ from torch import nn
 import fasten.cli
 import fasten.estimator
 import fasten.training
-from fasten import FasTENClassifier
+from fasten import FasTENClassifier, records
+from fasten.checkpoint import read_tensors
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
@@ -331,6 +332,18 @@ def test_what_is_saved_comes_back(fitted, tmp_path):
     for name in ("classes_", "transition_matrix_", "corrected_labels_", "feature_names_in_"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(clf, name))
     assert (loaded.evidence_, loaded.notes_, loaded.n_features_in_) == (clf.evidence_, clf.notes_, 5)
+
+
+def test_the_matrices_of_many_classes_are_no_text_in_the_file(fitted, tmp_path, monkeypatch):
+    """That would be slow and large; of text safetensors reads no more than 100 MB."""
+    clf, _ = fitted
+    clf.save(tmp_path / "few")
+    monkeypatch.setattr(records, "LARGE", 2)
+    clf.save(tmp_path / "many")
+    for name, dimensions in [("few", 2), ("many", 1)]:
+        stored = read_tensors(tmp_path / name)[1]["evidence"]["transition"]
+        assert max(np.ndim(values) for values in stored.values()) == dimensions
+        assert FasTENClassifier.load(tmp_path / name).evidence_ == clf.evidence_
 
 
 def test_numbers_are_saved_as_numbers(tmp_path):
