@@ -89,6 +89,7 @@ def list_folder(
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
         _check_filled(folders, images, _endings(ignored))
+        _check_depth(root, images)
     else:
         images = {role: _known(found, class_names, ignored) for role, found in images.items()}
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
@@ -209,6 +210,19 @@ def _check_filled(
             raise ValueError(
                 f"the class {entry.name!r} in {folder} has no images; put some there, or remove the folder"
             )
+
+
+def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]]) -> None:
+    """Refuse a folder around the one that holds the labels' folders, as archives often have it."""
+    labels = {image.label for found in images.values() for image in found}
+    folders = {posixpath.dirname(image.id) for image in images["train"]}
+    around = posixpath.commonpath(folders)
+    if len(labels) == 1 and around not in folders:
+        below = sorted({folder[len(around) + 1 :].split("/")[0] for folder in folders})
+        raise ValueError(
+            f"{root} has only the label {labels.pop()!r}: all images lie in that folder; if {listed(below)} are "
+            f"labels, give {root / around}"
+        )
 
 
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
