@@ -280,8 +280,12 @@ def test_parquet_keeps_its_types(tmp_path):
 
 
 def test_an_index_of_pandas_is_no_feature(tmp_path):
+    """Nor once it was written to CSV and read: sorted tables would have the label in it."""
     rows = saved(tmp_path, frame().set_index(np.array([7, 8, 9])))
     assert rows.feature_names == ("a", "b", "c")
+    rows = read(tmp_path, "Unnamed: 0,a,label\n0,1.5,cat\n1,2.5,dog\n")
+    assert rows.feature_names == ("a",)
+    assert rows.notes == ("pets.csv: not used: the columns Unnamed: 0",)
 
 
 def test_embeddings_may_be_lists_in_one_column(tmp_path):
