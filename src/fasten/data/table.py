@@ -225,9 +225,9 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[
                 f"on every line, and quotes around text with a {mark} in it"
             )
         for place, name in numeric if cells else []:
-            if not _fits(cells[place], types[name]):
+            if not _fits(cell := cells[place], types[name]):
                 wanted = "True or False, as the column begins" if types[name] == pa.bool_() else "a number"
-                return f"{where}: {cells[place][:80]!r} in column {name!r} is not {wanted}{_perhaps(name)}"
+                return f"{where}: {cell[:80]!r} in column {name!r} is not {wanted}{_perhaps(name, cell)}"
     return f"{path.name} cannot be read as CSV ({one_line(error, 200)})"
 
 
@@ -253,7 +253,9 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
-def _perhaps(name: str) -> str:
+def _perhaps(name: str, cell: str = "") -> str:
+    if "," in cell and _fits(cell.replace(",", ""), pa.float32()):
+        return "; write numbers without commas, and a point before their decimals"
     close = difflib.get_close_matches(name.lower(), KNOWN, 1, 0.55)
     rename = (
         f"; did you mean {close[0]!r} by {name!r}? rename it"
