@@ -405,6 +405,7 @@ WRONG = {
     "3 verified labels for the 60 rows": {"y_verified": [0, 1, 2]},
     "y holds numbers, but some verified label is none": {"y_verified": ["cat"] + [None] * 59},
     "rows are verified as '7', '8', …, and no row is given any of these, but '0' for one": {"y_verified": [7, 8] * 30},
+    "rows are verified as 'ape', 'bee', …, and no row": {"y_verified": list(np.array(["ape", "bee"] * 30))},
     "unknown picked 'rndom'": {"y_verified": [1] * 9 + [None] * 51, "picked": ["rndom"] * 60},
     "X has 4 features, but FasTENClassifier is expecting 5": {"X_clean": [[0] * 4], "y_clean": [1]},
     "no row whose label is in doubt": {"y_verified": [0, 1, 2] * 20, "picked": ["chosen"] * 60},
