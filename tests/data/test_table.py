@@ -241,6 +241,8 @@ def test_missing_and_broken_images_are_left_out_up_to_a_number(folder):
     )
     with pytest.raises(ValueError, match=r"more than 1 of the 4 images cannot be read: no.png"):
         read(folder, text, how=Decoding(max_bad=1))
+    (note,) = read(folder, "id,path,label\na,no.png,cat\nb,1.png,cat\nc,2.png,dog\n").notes
+    assert note.endswith(f"left out: a (no such file: {folder / 'no.png'})"), "the id does not tell the path"
 
 
 def test_copies_of_training_rows_in_the_test_are_noted(tmp_path):
