@@ -375,6 +375,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(folder, capsys):
         ("--device banana", ["unknown device 'banana'"]),
         ("--set rate", ["METHOD.key=value", "'rate'"]),
         ("--set raet=0.1", ["unknown option 'raet'", "did you mean 'rate'"]),
+        ("--set lr=0.1", ["unknown option 'lr'", "did you mean 'rate'?"]),
         ("--set zzz=0.1", ["unknown option 'zzz'", "known: net, epochs", "threshold"]),
         ("--set threshold=0.9", ["threshold is an option of fasten", "write fasten.threshold=0.9"]),
         ("--set fastn.threshold=0.9", ["unknown method 'fastn'", "did you mean 'fasten'?"]),

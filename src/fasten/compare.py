@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from fasten.beginnings import check_plan, check_same, holds, record_in
 from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
-from fasten.constants import COMPARED
+from fasten.constants import COMPARED, SETTINGS
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
@@ -234,7 +234,7 @@ def _check_field(key: str, value: str, methods: Sequence[str]) -> None:
         raise ValueError(f"{key} is an option of {', '.join(owners)}; write {owners[0]}.{key}={value}")
     if key not in fields:
         known = dict.fromkeys([*fields, *(option for found in options.values() for option in found)])
-        raise ValueError(f"unknown option {key!r}; {nearest(key, known)}")
+        raise ValueError(f"unknown option {key!r}; {nearest(SETTINGS.get(key, key), known)}")
 
 
 def _allows(task: Task, entry: Entry) -> bool:
