@@ -125,6 +125,10 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),
         ("name,label,picked\ncat/1.png,dog,always\n", "unknown way of picking 'always'"),
+        (
+            "id,width,label,verified_label\ncat/1.png,3,cat,dog\n",
+            "a list of verified names has .* and this one has 'width', 'verified_label' too; take them out",
+        ),
     ],
 )
 def test_a_bad_list_is_refused_with_its_line(pets, text, message):

@@ -277,7 +277,7 @@ def read_verdicts(
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
-    header = _header(lines[0][1])
+    header = _header(lines[0][1], path.name)
     for number, line in lines[1:] if header else lines:
         where = f"{path.name}, line {number}"
         cells = header.cells(line) if header else finder.cells(line)
@@ -303,16 +303,20 @@ class _Header:
         return name, label, picked
 
 
-def _header(line: str) -> _Header | None:
-    """The columns that a list's first line names, if it names any."""
+def _header(line: str, name: str) -> _Header | None:
+    """The columns that a list's first line names, if it names any; a whole table may mean others by them."""
     for delimiter in DELIMITERS:
         cells = [cell.strip().lower() for cell in split_line(line, delimiter)]
         places = [
             next((cells.index(column) for column in columns if column in cells), None)
             for columns in (NAME_COLUMNS, LABEL_COLUMNS, ("picked",))
         ]
-        if places[0] is not None and len(cells) == sum(place is not None for place in places):
+        others = [cell for place, cell in enumerate(cells) if place not in places]
+        if places[0] is not None and not others:
             return _Header(delimiter, tuple(places))
+        if places[0] is not None and places[1] is not None:
+            known = "a list of verified names has the columns name (or id), label and picked"
+            raise ValueError(f"{name}: {known}, and this one has {listed(list(map(repr, others)))} too; take them out")
     return None
 
 
