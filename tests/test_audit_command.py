@@ -14,6 +14,7 @@ import pytest
 
 from command_line import refuse, tree
 from fasten.cli import main
+from fasten.console import show_table
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
 from fasten.stored_audit import audit_probabilities
@@ -297,3 +298,9 @@ def test_verdicts_on_test_images_stay_in_the_next_list_and_in_a_repaired_copy(fo
     copies = {path.read_bytes(): path.parent.name for path in (folder / "repaired/test").rglob("*.png")}
     wanted = {name: truth[name] if name in checked else name.split("/")[0] for name in apart}
     assert copies == {(folder / "photos/test" / name).read_bytes(): label for name, label in wanted.items()}
+
+
+def test_a_label_of_many_letters_is_cut_in_tables(capsys):
+    show_table(["given", "rows"], [["x" * 5000, 3], ["y" * 300, 4]])
+    said = capsys.readouterr().out
+    assert (said.count("x"), said.count("y"), said.count("…")) == (299, 300, 1)

@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from command_line import answer, fill_disk, refuse, tree
 from data.fake_cifar import write_release
 from fasten.cli import main
 from fasten.console import Display
-from fasten.constants import VERSION
+from fasten.constants import SETTINGS, VERSION
+from fasten.contract import Recipe
 from fasten.data.cifar import CIFAR10, read_cifar10
 from fasten.data.cifarn import read_cifar10n
 from fasten.data.digits import read_digits
@@ -127,6 +129,14 @@ def test_noise_that_cannot_be_is_refused(folder, capsys, noise, words):
     refuse(f"{TRAIN} --noise {noise}", capsys, *words)
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_is_written_as_an_option_is_refused_with_its_name(capsys, name):
+    assert SETTINGS[name] in get_type_hints(Recipe)
+    for command in ("train", "compare"):
+        flag = f"--{name.replace('_', '-')}"
+        refuse(f"{command} digits --out out {flag} 3", capsys, f"no such option: {flag}; write --set {SETTINGS[name]}=")
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -134,6 +144,7 @@ def test_noise_that_cannot_be_is_refused(folder, capsys, noise, words):
         ("threshhold=0.9", ["unknown option 'threshhold' of fasten", "did you mean 'threshold'?"]),
         ("zzz=1", ["unknown option 'zzz'", "noisy_weight", "milestones"]),
         ("num_classes=3", ["unknown option 'num_classes'"]),
+        ("lr=0.1", ["unknown option 'lr' of fasten", "did you mean 'rate'?"]),
         ("threshold=abc", ["threshold takes a number", "'abc'"]),
         ("threshold=nan", ["threshold", "finite", "'nan'"]),
         ("threshold=80", ["threshold", "[0, 1]", "80"]),

@@ -29,7 +29,7 @@ from fasten.report.charts import Dot, dot_plot
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.standings import Comparison, RunOutcome, summarise
 from fasten.training import Settings
-from own_data import write_table
+from own_data import write_digits, write_table
 from test_report import EVIL, Page
 
 METHOD_NAMES = ["naive-oversampling", "cross-entropy", "clean-only"]
@@ -261,6 +261,27 @@ def test_nothing_is_added_to_runs_on_other_rows(folder, capsys, more):
     refuse("compare ïtems.csv --device cpu --out out", capsys, 'a comparison with dataset "ítems.csv", not "ïtems.csv"')
 
 
+def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
+    write_table(folder / "items.csv", n=120, verified=0, test=30)
+    (folder / "checked.csv").write_text("id,label\n" + "".join(f"r{n},kind {n % 4}\n" for n in range(40)))
+    (folder / "link.csv").symlink_to("items.csv")
+    rest = "--device cpu --epochs 1 --methods cross-entropy"
+    before = answer(f"compare items.csv --verified checked.csv {rest} --seeds 1 --out out", capsys)
+    for data, verified in [(folder / "items.csv", "./checked.csv"), ("link.csv", folder / "checked.csv")]:
+        assert answer(f"compare {data} --verified {verified} {rest} --seeds 1 --out out", capsys) == before
+    answer(f"compare {folder}/items.csv --verified checked.csv {rest} --seeds 2 --out out", capsys)
+    assert {record["run"]["dataset"] for record in records(folder / "out", "cross-entropy")} == {"items.csv"}
+    for name in ("items.csv", "checked.csv"):
+        shutil.copy(folder / name, folder / f"other-{name}")
+    refuse(f"compare other-items.csv --verified checked.csv {rest} --out out", capsys, 'not "other-items.csv"')
+    refuse(f"compare items.csv --verified other-checked.csv {rest} --out out", capsys, 'not {"verified": "other')
+
+
+def test_a_known_data_set_is_no_folder_of_its_name(copy, folder, capsys):
+    write_digits(folder / "digits", per_class=10)
+    refuse(f"{COMMAND.replace('digits', './digits')} --out out", capsys, 'dataset "digits", not "./digits"')
+
+
 def test_an_audit_of_a_run_leaves_it_the_run_that_it_was(folder, capsys):
     write_table(folder / "items.csv", n=120, verified=60, test=30)
     command = "compare items.csv --device cpu --epochs 1 --methods cross-entropy --seeds 1 --json --out out"
@@ -354,6 +375,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(folder, capsys):
         ("--device banana", ["unknown device 'banana'"]),
         ("--set rate", ["METHOD.key=value", "'rate'"]),
         ("--set raet=0.1", ["unknown option 'raet'", "did you mean 'rate'"]),
+        ("--set lr=0.1", ["unknown option 'lr'", "did you mean 'rate'?"]),
         ("--set zzz=0.1", ["unknown option 'zzz'", "known: net, epochs", "threshold"]),
         ("--set threshold=0.9", ["threshold is an option of fasten", "write fasten.threshold=0.9"]),
         ("--set fastn.threshold=0.9", ["unknown method 'fastn'", "did you mean 'fasten'?"]),
@@ -407,6 +429,12 @@ def test_a_folder_that_holds_something_else_is_refused(copy, folder, capsys):
     refuse(f"{COMMAND} --out out/clean-only-seed0", capsys, "holds no comparison")
     refuse(f"{COMMAND} --out out/compare.csv", capsys, "out/compare.csv is a file")
     refuse(f"{COMMAND} --out out/compare.csv/deeper", capsys, "out/compare.csv is a file")
+
+
+def test_what_file_managers_leave_is_nothing_else(folder):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (folder / name).touch()
+    assert prepare(Request("digits", methods="cross-entropy", seeds="1"), folder, Settings(device="cpu")).runs
 
 
 def test_a_comparison_is_no_run_and_its_folder_says_how_to_go_on(copy, capsys):

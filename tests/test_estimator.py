@@ -23,7 +23,8 @@ from torch import nn
 import fasten.cli
 import fasten.estimator
 import fasten.training
-from fasten import FasTENClassifier
+from fasten import FasTENClassifier, records
+from fasten.checkpoint import read_tensors
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
@@ -333,6 +334,18 @@ def test_what_is_saved_comes_back(fitted, tmp_path):
     assert (loaded.evidence_, loaded.notes_, loaded.n_features_in_) == (clf.evidence_, clf.notes_, 5)
 
 
+def test_the_matrices_of_many_classes_are_no_text_in_the_file(fitted, tmp_path, monkeypatch):
+    """That would be slow and large; of text safetensors reads no more than 100 MB."""
+    clf, _ = fitted
+    clf.save(tmp_path / "few")
+    monkeypatch.setattr(records, "LARGE", 2)
+    clf.save(tmp_path / "many")
+    for name, dimensions in [("few", 2), ("many", 1)]:
+        stored = read_tensors(tmp_path / name)[1]["evidence"]["transition"]
+        assert max(np.ndim(values) for values in stored.values()) == dimensions
+        assert FasTENClassifier.load(tmp_path / name).evidence_ == clf.evidence_
+
+
 def test_numbers_are_saved_as_numbers(tmp_path):
     x, _, given, verified = make_data(60)
     clf = FasTENClassifier(epochs=1).fit(x, given, y_verified=verified)
@@ -392,6 +405,7 @@ WRONG = {
     "3 verified labels for the 60 rows": {"y_verified": [0, 1, 2]},
     "y holds numbers, but some verified label is none": {"y_verified": ["cat"] + [None] * 59},
     "rows are verified as '7', '8', …, and no row is given any of these, but '0' for one": {"y_verified": [7, 8] * 30},
+    "rows are verified as 'ape', 'bee', …, and no row": {"y_verified": list(np.array(["ape", "bee"] * 30))},
     "unknown picked 'rndom'": {"y_verified": [1] * 9 + [None] * 51, "picked": ["rndom"] * 60},
     "X has 4 features, but FasTENClassifier is expecting 5": {"X_clean": [[0] * 4], "y_clean": [1]},
     "no row whose label is in doubt": {"y_verified": [0, 1, 2] * 20, "picked": ["chosen"] * 60},

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fasten import files
-from fasten.files import alone_in, sweep, write_bytes, write_text
+from fasten.files import alone_in, is_empty, sweep, write_bytes, write_text
 
 
 def disk_full(*_args, **_kwargs):
@@ -123,3 +123,13 @@ def test_where_a_folder_cannot_be_locked_nobody_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr("fcntl.flock", disk_full)
     with alone_in(tmp_path), alone_in(tmp_path):
         pass
+
+
+def test_a_folder_with_nothing_but_litter_is_empty(tmp_path):
+    assert is_empty(tmp_path / "missing")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", f".{'0a' * 16}.tmp"):
+        assert is_empty(tmp_path)
+        (tmp_path / name).touch()
+    (tmp_path / "thesis.txt").touch()
+    assert not is_empty(tmp_path)
+    assert is_empty(tmp_path, besides=["thesis.txt"])

@@ -42,6 +42,13 @@ def seen_once(labels, logits, **kwargs):
     return watch
 
 
+def test_arrays_and_lists_do_as_tensors_do():
+    logits, labels, _ = make_logits()
+    expected = seen_once(labels, logits).audit().probabilities
+    for kind in (np.asarray, torch.Tensor.tolist):
+        np.testing.assert_array_equal(seen_once(labels, kind(logits)).audit().probabilities, expected)
+
+
 def test_what_our_own_run_predicts_gives_the_files_that_it_wrote(tmp_path):
     """Byte for byte, with verdicts at random, held back and chosen."""
     rng = np.random.default_rng(0)
@@ -173,6 +180,8 @@ def test_pictures_may_be_grey_and_of_fractions(tmp_path, shape):
     assert "data:image/png;base64," in (tmp_path / "audit" / "report.html").read_text()
     with pytest.raises(ValueError, match="height, width"):
         audit.save(tmp_path / "wrong", images=np.zeros((ROWS, 3, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match="3 images for 60 labels; give one for each row"):
+        audit.save(tmp_path / "wrong", images=np.zeros((3, *shape), np.uint8))
     assert not (tmp_path / "wrong").exists()
 
 
@@ -247,7 +256,7 @@ def test_batches_that_do_not_fit_are_refused():
         watch.audit()
     with pytest.raises(ValueError, match=re.escape("index has shape (2,) and logits (3, 3)")):
         watch.update([0, 1], torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="logits have 2 columns for 3 classes"):
+    with pytest.raises(ValueError, match="logits have 2 columns for 3 classes; give one for each class, 0 to 2"):
         watch.update([0, 1], torch.zeros(2, 2))
     for rows in ([True, False], [0.0, 1.0]):
         with pytest.raises(ValueError, match="as whole numbers"):

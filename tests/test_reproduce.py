@@ -209,6 +209,21 @@ def test_seeds_and_names_are_added(made, capsys):
     assert read()["experiments"]["losses"]["curves"][0]["points"]
 
 
+def test_with_fewer_seeds_a_table_keeps_the_others_that_are_recorded(made, capsys, monkeypatch):
+    """Also another table of the same runs keeps its own; a seed whose runs were removed is gone."""
+    answer("reproduce small --device cpu --seeds 3 --out out", capsys)
+    before = read()["experiments"]
+    monkeypatch.setattr(workers, "train", None)
+    dry = json.loads(answer("reproduce small losses --seeds 1 --out out --dry-run --json", capsys))
+    assert {run["run"]["seed"] for run in dry["runs"]} == {0}
+    for names in ("small", "losses", "small losses"):
+        answer(f"reproduce {names} --device cpu --seeds 1 --out out", capsys)
+        assert read()["experiments"] == before
+    shutil.rmtree(Path("out/runs") / key(replace(run_of("clean-only"), seed=2)))
+    answer("reproduce small --device cpu --seeds 1 --out out", capsys)
+    assert [cells()[place]["n"] for place in (("clean-only", "40%"), ("cross-entropy", "40%"))] == [2, 3]
+
+
 def test_only_limits_the_runs_and_a_table_keeps_its_other_cells(made, capsys):
     """Whatever the seeds of the part that is made anew; what was never asked for is not shown."""
     before, figure = cells(), Path("out/losses.csv").read_bytes()
@@ -221,7 +236,7 @@ def test_only_limits_the_runs_and_a_table_keeps_its_other_cells(made, capsys):
         found = cells()
         assert list(found) == list(before)
         changed = found.pop(("clean-only", "40%"))
-        assert changed["values"] == pytest.approx(accuracies(run_of("clean-only"), seeds=(7, 8, 9)))
+        assert changed["values"] == pytest.approx(accuracies(run_of("clean-only"), seeds=(0, 1, 7, 8, 9)))
         assert found == {place: cell for place, cell in before.items() if place in found}
     rows = list(csv.DictReader(Path("out/small.csv").read_text().splitlines()))
     assert [row["row"] for row in rows] == [row for row, _ in before]
@@ -598,6 +613,8 @@ def test_what_cannot_be_made_is_refused(folder, capsys, command, words):
         Path(name).mkdir()
         Path(name, "reproduce.json").write_text(text)
     Path("foreign").mkdir()
+    Path("foreign/.DS_Store").touch()
+    answer("reproduce small --dry-run --out foreign", capsys)  # what file managers leave is nothing else
     Path("foreign/thesis.txt").write_text("years of work")
     refuse(command, capsys, *words)
 
@@ -661,7 +678,7 @@ def test_without_data_the_tables_are_made_of_what_is_recorded(made, capsys, monk
 
     monkeypatch.setitem(EXPERIMENTS, "small", both)
     assert main(shlex.split("reproduce small --seeds 1 --device cpu --out out")) == 1
-    assert [(cell["n"], cell["status"]) for cell in cells().values()] == [(0, "not run")] * 2 + [(1, "below")]
+    assert [(cell["n"], cell["status"]) for cell in cells().values()] == [(0, "not run")] * 2 + [(2, "below")]
     assert len(read()["failed"]) == 2
     said = capsys.readouterr().out
     assert Path("out/small.txt").read_text().rstrip() in said

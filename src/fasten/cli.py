@@ -14,7 +14,7 @@ import typer
 from fasten.arguments import Command
 from fasten.commands import about, audit, finished, runs
 from fasten.commands.stopping import Stopped
-from fasten.constants import VERSION
+from fasten.constants import SETTINGS, VERSION
 from fasten.sentences import is_out_of_memory, sentence
 from fasten.suggest import one_line
 from fasten.torchrun import is_one_of_several
@@ -103,5 +103,8 @@ def _joined() -> contextlib.AbstractContextManager[None]:
 
 def _usage(error: Any) -> str:
     message = one_line(error.format_message())
+    setting = SETTINGS.get(str(getattr(error, "option_name", "")).strip("-").replace("-", "_"))
+    if setting is not None and error.ctx.command.name in ("train", "compare"):
+        return f"no such option: {error.option_name}; write --set {setting}=VALUE"
     path = error.ctx.command_path if getattr(error, "ctx", None) else "fasten"
     return message if message.endswith("?") else f"{message.rstrip('.')}; see `{path} --help`"

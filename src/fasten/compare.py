@@ -17,11 +17,11 @@ from typing import Any, get_type_hints
 from fasten.beginnings import check_plan, check_same, holds, record_in
 from fasten.building import build_method, plan_of
 from fasten.cluster import Cluster, room_on_ray
-from fasten.constants import COMPARED
+from fasten.constants import COMPARED, SETTINGS
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, Ready, check_noise, is_own, load_task, prepare_data
-from fasten.files import alone_in, half_written, sweep, write_text
+from fasten.files import alone_in, is_empty, sweep, write_text
 from fasten.folders import check_folder, check_no_file
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
@@ -56,7 +56,7 @@ Done = Callable[[RunOutcome, int, int, bool], None]  # a run, its number, the nu
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
     if is_own(request.dataset):
-        request = replace(request, dataset=_written(request.dataset))
+        request = _as_before(replace(request, dataset=_written(request.dataset)), out)
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
@@ -82,6 +82,23 @@ def _written(path: str) -> str:
     """A path as it is written in records: `photos/` and `photos` are the same data; `./digits` is no known data set."""
     short = os.path.normpath(path)
     return short if is_own(short) else path
+
+
+def _as_before(request: Request, out: Path) -> Request:
+    """With the paths of the comparison in the folder, where these lead to the same files: runs are known by them."""
+    if not (out / "compare.json").exists():
+        return request
+    before = _read(out)["comparison"]
+    own = request.own.to_json()
+    own = {key: _one_place((before.get("own") or {}).get(key), value) for key, value in own.items()}
+    return replace(request, dataset=_one_place(before.get("dataset"), request.dataset), own=Own.from_json(own))
+
+
+def _one_place(there: Any, here: Any) -> Any:
+    """A path as it was written before, if it leads to where it leads now; else what is written now."""
+    if not isinstance(there, str) or not isinstance(here, str) or not is_own(there):
+        return here
+    return there if os.path.realpath(there) == os.path.realpath(here) else here
 
 
 def _plan(request: Request, methods: Sequence[str], seeds: Sequence[int], ready: Ready) -> Comparison:
@@ -217,7 +234,7 @@ def _check_field(key: str, value: str, methods: Sequence[str]) -> None:
         raise ValueError(f"{key} is an option of {', '.join(owners)}; write {owners[0]}.{key}={value}")
     if key not in fields:
         known = dict.fromkeys([*fields, *(option for found in options.values() for option in found)])
-        raise ValueError(f"unknown option {key!r}; {nearest(key, known)}")
+        raise ValueError(f"unknown option {key!r}; {nearest(SETTINGS.get(key, key), known)}")
 
 
 def _allows(task: Task, entry: Entry) -> bool:
@@ -228,7 +245,7 @@ def _allows(task: Task, entry: Entry) -> bool:
 def check_out(comparison: Comparison, out: Path) -> None:
     """Refuse a folder that holds something else, or the same with other settings."""
     check_no_file(out, "a new folder, or that of a comparison")
-    if not out.exists() or all(map(half_written, out.iterdir())):
+    if is_empty(out):
         return
     before, now = _read(out)["comparison"], comparison.to_json()
     for key in FIXED:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 3.0  # seconds
 PARTS = 10_000  # of a bar that is not of updates
+LONGEST_CELL = 300  # letters of a table's cell: some label by whole sentences
 
 
 class _Console(Console):
@@ -364,7 +365,8 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
 def _percent(value: float | None) -> str:

@@ -23,7 +23,7 @@ MISTAKEN = (
     "fewer (min-precision)"
 )
 UNSHOWN = (
-    "nothing shows that corrections do more good than harm: {changed:,} labels are changed, {n} of them in held-back "
+    "nothing shows that corrections do more good than harm: {changed} changed, {n} of them in held-back "
     "rows, {k} of these rightly; look at some before you use a repaired copy, or verify more rows at random"
 )
 
@@ -47,11 +47,14 @@ class Corrections:
 
         >>> [Corrections(proportion(k, n), proportion(0, 0)).doubt(9) is None for k, n in ((4, 4), (5, 5), (9, 12))]
         [False, True, False]
+        >>> "one label is changed, " in (Corrections(proportion(0, 0), proportion(0, 0)).doubt(1) or "")
+        True
         """
         k, n = self.precision.k, self.precision.n
         if not num_changed or reaches(k, n, FLOOR):
             return None
-        return MISTAKEN.format(k=k, n=n) if self.mistaken else UNSHOWN.format(changed=num_changed, k=k, n=n)
+        changed = f"{num_changed:,} labels are" if num_changed > 1 else "one label is"
+        return MISTAKEN.format(k=k, n=n) if self.mistaken else UNSHOWN.format(changed=changed, k=k, n=n)
 
 
 @dataclass(frozen=True)

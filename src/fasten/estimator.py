@@ -44,7 +44,7 @@ from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
-from fasten.records import Run
+from fasten.records import Run, with_matrices, without_matrices
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -180,13 +180,18 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier into one file, whole or not at all; `load` reads it and runs nothing in it."""
         check_is_fitted(self, "transition_matrix_")
-        table = BytesIO()
+        table, matrices = BytesIO(), dict[str, NDArray[Any]]()
         named = _renamed(self.label_issues_, self.classes_.tolist(), self._fitted.data["class_names"])
         named.to_parquet(table, index=False)
         tensors = {f"method.{name}": tensor for name, tensor in weights_and_tables(self._fitted.method)[0].items()}
-        tensors["label_issues"] = torch.frombuffer(bytearray(table.getvalue()), dtype=torch.uint8)
+        tensors["label_issues"] = _bytes(table)
         tensors["transition_matrix"] = torch.from_numpy(self.transition_matrix_)
-        write_tensors(Path(path), tensors, json.dumps(self._described(), default=_plain))
+        described = self._described() | {"evidence": without_matrices(self.evidence_, "evidence", matrices)}
+        if matrices:
+            packed = BytesIO()
+            np.savez_compressed(packed, **matrices)  # type: ignore[arg-type]  # they are no other argument
+            tensors["matrices"] = _bytes(packed)
+        write_tensors(Path(path), tensors, json.dumps(described, default=_plain))
 
     @classmethod
     def load(
@@ -275,7 +280,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.corrected_labels_ = np.where(is_verified(issues), verified, corrected).astype(self.classes_.dtype)
 
     def _described(self) -> dict[str, Any]:
-        """All of a fitted classifier that is no tensor, as plain values."""
+        """All of a fitted classifier that is no tensor, as plain values, but for its evidence."""
         run, net = self._fitted.run, None if isinstance(self.net, nn.Module) else self.net
         params = self.get_params(deep=False) | {"net": net, "random_state": run.seed}
         return {
@@ -286,7 +291,6 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "classes": self.classes_.tolist(),
             "dtype": self.classes_.dtype.str,
             "features": [int(getattr(self, "n_features_in_", 0)), list(getattr(self, "feature_names_in_", ()))],
-            "evidence": self.evidence_,
             "notes": self.notes_,
         }
 
@@ -313,7 +317,10 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted = Fitted(run, method, meta["data"])
         self.notes_ = meta["notes"]
         table = pd.read_parquet(BytesIO(tensors["label_issues"].numpy().tobytes()))
-        self._keep(table, tensors["transition_matrix"].numpy(), meta["evidence"])
+        packed = tensors.get("matrices")
+        matrices = {} if packed is None else dict(np.load(BytesIO(packed.numpy().tobytes()), allow_pickle=False))
+        evidence = with_matrices(meta["evidence"], "evidence", matrices)
+        self._keep(table, tensors["transition_matrix"].numpy(), evidence)
 
 
 def _is_table(X: Any) -> bool:
@@ -328,6 +335,11 @@ def _is_table(X: Any) -> bool:
 def _plain(value: Any) -> Any:
     """What JSON can hold in place of NumPy's numbers, paths and the like."""
     return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _bytes(file: BytesIO) -> Tensor:
+    """A file in memory as a tensor."""
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
 def _module(net: str | nn.Module) -> nn.Module | None:

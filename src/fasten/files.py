@@ -7,12 +7,15 @@ import re
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 if sys.platform != "win32":
     import fcntl
+
+# What file managers leave in a folder that somebody looked at, in small letters.
+LITTER = (".ds_store", "thumbs.db", "desktop.ini", ".directory")
 
 # For tests of crash safety alone: `FASTEN_FAULT=mid-write:3` kills the process at the third write, in its middle.
 _FAULT, _, _NUMBER = os.environ.get("FASTEN_FAULT", "").partition(":")
@@ -93,6 +96,13 @@ def alone_in(folder: Path) -> Iterator[None]:
 def half_written(path: Path) -> bool:
     """Whether it is what a process that was killed left of a file."""
     return re.fullmatch(r"\.[0-9a-f]{32}\.tmp", path.name) is not None
+
+
+def is_empty(folder: Path, besides: Collection[str] = ()) -> bool:
+    """Whether a folder is not there, or holds nothing that anybody put there, but for files of these names."""
+    if not folder.exists():
+        return True
+    return all(path.name in besides or path.name.lower() in LITTER or half_written(path) for path in folder.iterdir())
 
 
 def sweep(folder: Path) -> None:

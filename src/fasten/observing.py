@@ -71,9 +71,9 @@ class Observer:
         self._total: Tensor | None = None  # (rows, N): of the probabilities
         self._times: Tensor | None = None  # (rows,): how often each was seen
 
-    def update(self, index: Any, logits: Tensor) -> None:
+    def update(self, index: Any, logits: Any) -> None:
         """Take note of a batch: which rows it holds, and the logits of each. The host does not wait for the device."""
-        rows = torch.as_tensor(index)
+        rows, logits = torch.as_tensor(index), torch.as_tensor(logits)
         if rows.dtype == torch.bool or rows.is_floating_point():
             raise ValueError(f"index holds {rows.dtype}; give the numbers of the rows, as whole numbers")
         if logits.ndim != 2 or rows.shape != logits.shape[:1]:
@@ -138,7 +138,8 @@ class Observer:
         if self._total is None or self._times is None:
             least = len(self.class_names or ()) or 1 + max(self.known.given.max(), self.known.verified.max())
             if logits.shape[1] < max(2, least) or (self.class_names and logits.shape[1] != least):
-                raise ValueError(f"logits have {logits.shape[1]} columns for {least} classes; give one for each class")
+                cure = f"give one for each class, 0 to {least - 1}"
+                raise ValueError(f"logits have {logits.shape[1]} columns for {least} classes; {cure}")
             self._total = torch.zeros(len(self.labels), logits.shape[1], device=logits.device)
             self._times = torch.zeros(len(self.labels), device=logits.device)
         if self._total.shape[1] != logits.shape[1]:
@@ -168,6 +169,8 @@ class ObservedAudit:
         """
         known, rows = self.observer.known, np.sort(self.label_issues["row"].to_numpy())
         if images is not None:
+            if hasattr(images, "__len__") and len(images) != len(known.given):
+                raise ValueError(f"{len(images)} images for {len(known.given)} labels; give one for each row")
             thumbnail(np.asarray(images[rows[0]]))  # what cannot be shown is refused before anything is written
         seen = known.take(rows)
         audit_probabilities(

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
+from fasten.constants import SETTINGS
 from fasten.contract import Recipe
 from fasten.methods import METHODS, Entry
 from fasten.ranges import check_ranges
@@ -73,7 +74,8 @@ def apply_settings(
         elif key in recipe_hints:
             changes[key] = parse(key, value, recipe_hints[key])
         else:
-            raise ValueError(f"unknown option {key!r} of {method}; {nearest(key, [*option_hints, *recipe_hints])}")
+            near = nearest(SETTINGS.get(key, key), [*option_hints, *recipe_hints])
+            raise ValueError(f"unknown option {key!r} of {method}; {near}")
     if epochs is not None:
         if "epochs" in changes:
             raise ValueError(f"epochs is set twice, by --epochs {epochs} and by --set; give it once")

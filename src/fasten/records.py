@@ -140,7 +140,7 @@ def write_record(folder: Path, record: Record) -> None:
     Large matrices go to a file of their own, before the record, which names it in their place.
     """
     matrices: dict[str, NDArray[Any]] = {}
-    record = {key: _without_matrices(part, key, matrices) for key, part in record.items()}
+    record = {key: without_matrices(part, key, matrices) for key, part in record.items()}
     if matrices:
         with replaced(folder / MATRICES) as file:
             np.savez_compressed(file, **matrices)  # type: ignore[arg-type]  # they are no other argument
@@ -148,9 +148,10 @@ def write_record(folder: Path, record: Record) -> None:
     write_text(folder / "record.json", NUMBERS.sub(lambda found: " ".join(found[0].split()), text) + "\n")
 
 
-def _without_matrices(values: Any, place: str, matrices: dict[str, NDArray[Any]]) -> Any:
+def without_matrices(values: Any, place: str, matrices: dict[str, NDArray[Any]]) -> Any:
+    """Plain values without their large matrices, which are added to `matrices`, each under its place."""
     if isinstance(values, dict):
-        return {key: _without_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
+        return {key: without_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
     if not isinstance(values, list) or len(values) <= LARGE or not isinstance(values[0], list):
         return values
     matrices[place] = np.array(values)
@@ -158,10 +159,10 @@ def _without_matrices(values: Any, place: str, matrices: dict[str, NDArray[Any]]
     return MATRICES
 
 
-def _with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]]) -> Any:
-    """The same as before; null where the file of the matrices is lost or damaged, since nothing else hangs on it."""
+def with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]]) -> Any:
+    """The same as before; null where a matrix is lost or damaged, since nothing else hangs on it."""
     if isinstance(values, dict):
-        return {key: _with_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
+        return {key: with_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
     if values != MATRICES:
         return values
     return matrices[place].tolist() if place in matrices else None
@@ -198,7 +199,7 @@ def read_record(folder: Path) -> Record:
     lacking = [n for n in PARTS if n not in record or (record[n] is None and n not in ("evaluation", "result"))]
     if lacking:
         raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
-    record["evaluation"] = _with_matrices(record["evaluation"], "evaluation", _matrices(path.with_name(MATRICES)))
+    record["evaluation"] = with_matrices(record["evaluation"], "evaluation", _matrices(path.with_name(MATRICES)))
     unlike = (
         (at, form) for form, keys in FORMS.items() for key in keys for at in _unlike(record, key.split("."), form)
     )

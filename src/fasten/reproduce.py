@@ -23,7 +23,7 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, sweep, write_text
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
-from fasten.report.outcomes import Line, base
+from fasten.report.outcomes import Line
 from fasten.report.paper import Outcome, Result
 from fasten.sentences import sentence
 from fasten.speed import Speed, measured
@@ -215,8 +215,7 @@ def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """Of the finished runs of an experiment."""
-    names = {base(run) for run in experiment.runs()}
-    mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if base(wanted.run) in names]
+    mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if experiment.name in wanted.experiments]
     found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
     return [record for record in found if record is not None]
 
@@ -231,8 +230,7 @@ def _write_summary(
     kept = before["experiments"]
     now = {o.experiment.name: _numbers(o) for o in outcomes}
     for name, numbers in now.items():
-        earlier = kept[name]["seeds"] if plan.shown_before and name in kept else []
-        numbers["seeds"] = sorted({*plan.seeds, *earlier})
+        numbers["seeds"] = sorted({*plan.seeds, *(kept[name]["seeds"] if name in kept else ())})
     summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
     write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary | {"experiments": now}

@@ -15,12 +15,12 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     "did you mean 'fasten'?"
     >>> nearest("zzz", ["fasten", "glc"])
     'known: fasten, glc'
-    >>> nearest("GLC ", ["fasten", "glc"])
+    >>> nearest("GLC ", ["glc", "glcs"])
     "did you mean 'glc'?"
     """
     names = list(known)
     plain = {_plain(other): other for other in reversed(names[:MANY])}
-    close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.6)
+    close = [_plain(name)] if _plain(name) in plain else difflib.get_close_matches(_plain(name), plain, 2, 0.6)
     if close:
         return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
     return otherwise or f"known: {listed(names, 30)}"

@@ -14,7 +14,7 @@ from fasten.compare import read_seeds
 from fasten.datasets import Place, find_dataset
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Setting, key
-from fasten.files import half_written
+from fasten.files import is_empty
 from fasten.folders import check_no_file
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
@@ -60,7 +60,8 @@ class Wanted:
 class Plan:
     """All that is to be made, and of what; runs come seed by seed, so that every cell soon has its first.
 
-    Beside what was chosen, tables show what they showed before: of runs that are recorded, none of which is made anew.
+    Beside what was chosen, tables show what they showed before, cells and seeds: of runs that are recorded, none of
+    which is made anew.
     """
 
     setting: str
@@ -174,34 +175,36 @@ def make_plan(wish: Wish, out: Path) -> Plan:
     """What is wanted and what of it is there, in the folder or among the records; nothing is written."""
     seeds, experiments = tuple(read_seeds(wish.seeds)), experiments_of(wish)
     check_out(out, wish.setting)
-    runs: dict[str, Run] = {}
-    users: dict[str, list[str]] = {}
-    for seed in seeds:
-        for experiment in experiments:
-            for run in experiment.runs([seed]):
-                runs[key(run)] = run
-                users.setdefault(key(run), []).append(experiment.name)
-    tables, others = _with_those_there(experiments, wish, out)
-    others = {name: run for name, run in others.items() if name not in runs}
+    tables, before = _with_those_there(experiments, wish, out)
+    runs = {key(run): run for seed in seeds for experiment in experiments for run in experiment.runs([seed])}
+    others = {key(run): run for shown in before.values() for run in shown if key(run) not in runs}
     elsewhere = find_records(own_records() if wish.records is None else wish.records, runs | others)
+    users: dict[str, dict[str, None]] = {}
+    for experiment in experiments:
+        for run in (*experiment.runs(seeds), *before[experiment.name]):
+            users.setdefault(key(run), {})[experiment.name] = None
 
     def look_up(some: Mapping[str, Run]) -> list[Wanted]:
-        return [_look_up(run, users.get(name, ()), out, elsewhere.get(name)) for name, run in some.items()]
+        return [_look_up(run, tuple(users[name]), out, elsewhere.get(name)) for name, run in some.items()]
 
     known = [wanted for wanted in look_up(others) if wanted.record is not None]
     return Plan(wish.setting, seeds, tuple(tables), tuple(look_up(runs)), tuple(known))
 
 
-def _with_those_there(chosen: Sequence[Experiment], wish: Wish, out: Path) -> tuple[list[Experiment], dict[str, Run]]:
-    """What was chosen of each table together with what the folder's table has besides, and the runs of the latter."""
-    before = (read_summary(out) or {"experiments": {}})["experiments"]
-    tables, runs = [], dict[str, Run]()
+def _with_those_there(
+    chosen: Sequence[Experiment], wish: Wish, out: Path
+) -> tuple[list[Experiment], dict[str, list[Run]]]:
+    """What was chosen of each table together with what the folder's table has besides; by name, the latter's runs.
+
+    These are of the seeds that it has, also where what was chosen now has fewer.
+    """
+    summary = (read_summary(out) or {"experiments": {}})["experiments"]
+    tables, runs = [], dict[str, list[Run]]()
     for experiment, whole in zip(chosen, _whole(chosen, wish), strict=True):
-        there = before.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
+        there = summary.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
         mine = {_place(vars(part)) for part in (*experiment.cells, *experiment.curves)}
-        besides = _places(there) - mine
-        tables.append(_part(whole, mine | besides))
-        runs |= {key(run): run for run in _part(whole, besides).runs(there["seeds"])}
+        tables.append(_part(whole, mine | _places(there)))
+        runs[experiment.name] = _part(whole, _places(there)).runs(there["seeds"])
     return tables, runs
 
 
@@ -271,7 +274,7 @@ def _key_of(path: Path) -> str | None:
 def check_out(out: Path, setting: str) -> None:
     """Refuse a file, a folder that holds something else, or the same by another setting."""
     check_no_file(out, "a new folder, or one that this command made")
-    if not out.exists() or all(path.name == BENCH or half_written(path) for path in out.iterdir()):
+    if is_empty(out, besides=(BENCH,)):
         return
     before = read_summary(out)
     if before is None:

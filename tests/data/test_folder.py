@@ -125,6 +125,10 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),
         ("name,label,picked\ncat/1.png,dog,always\n", "unknown way of picking 'always'"),
+        (
+            "id,width,label,verified_label\ncat/1.png,3,cat,dog\n",
+            "a list of verified names has .* and this one has 'width', 'verified_label' too; take them out",
+        ),
     ],
 )
 def test_a_bad_list_is_refused_with_its_line(pets, text, message):
@@ -264,8 +268,8 @@ def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):
     for part in ("clean", "valid", "test"):
         with pytest.raises(ValueError, match="flat holds no images in folders"):
             read_folder(pets, **{part: tmp_path / "flat"})
-    draw(tmp_path / "one", "cat/1.png")
-    with pytest.raises(ValueError, match="one has only the label 'cat'"):
+    draw(tmp_path / "one", "cat/1.png", "cat/old/2.png")
+    with pytest.raises(ValueError, match="one has only the label 'cat'; a classifier needs"):
         read_folder(tmp_path / "one")
     with pytest.raises(ValueError, match=r"is given as the .* give each part its own folder"):
         read_folder(pets, clean=pets)
@@ -340,3 +344,15 @@ def test_a_trained_model_takes_images_without_labels(pets):
     }
     assert rows.x.shape == (6, 5, 6, 3)
     assert rows.notes == ("pets: not used: names of folders that are no class of the model's (1)",)
+
+
+@pytest.mark.parametrize("around", ["pets", "train/pets", "archive/2024/pets"])
+def test_a_folder_around_that_of_the_labels_is_refused_with_the_right_one(tmp_path, around):
+    draw(tmp_path / "data" / around, "cat/1.png", "dog/1.png", "dog/puppies/2.png")
+    root = tmp_path / "data"
+    label = around.removeprefix("train/").split("/")[0]
+    with pytest.raises(
+        ValueError, match=f"has only the label '{label}': .*if cat, dog are labels, give (.*)"
+    ) as caught:
+        read_folder(root)
+    assert read_folder(str(caught.value).rpartition("give ")[2]).class_names == ("cat", "dog")

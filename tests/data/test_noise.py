@@ -57,7 +57,8 @@ def test_noise_is_written_as_the_command_line_takes_it(text: str) -> None:
     ("text", "message"),
     [
         ("symetric:0.4", "unknown noise 'symetric'; did you mean 'symmetric'"),
-        ("foo", "unknown noise 'foo'; known: none, symmetric"),
+        ("foo:1", "unknown noise 'foo'; known: none, symmetric"),
+        ("0.4", "unknown noise '0.4', which is written as symmetric:0.4; known: none, symmetric"),
         ("", "unknown noise ''"),
         ("symmetric", "symmetric noise needs a rate; write 40% as symmetric:0.4"),
         ("pair:", r"noise rate must be in \[0, 1\), got ''; write 40% as 0.4"),

@@ -195,6 +195,8 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
             "x,label\n1,cat\nhigh,dog\n",
             "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1, texts",
         ),
+        ("x;label\n1;cat\n2,5;dog\n", "line 3: '2,5' in column 'x' is not a number; write numbers without commas"),
+        ('x,label\n"1,000.5",cat\n2,dog\n', "line 2: '1,000.5' in column 'x' is not a number; .* a point before"),
         (
             "image_path,label\n1.png,cat\n",
             "line 2: '1.png' in column 'image_path' .* did you mean 'path' by 'image_path'",
@@ -239,6 +241,8 @@ def test_missing_and_broken_images_are_left_out_up_to_a_number(folder):
     )
     with pytest.raises(ValueError, match=r"more than 1 of the 4 images cannot be read: no.png"):
         read(folder, text, how=Decoding(max_bad=1))
+    (note,) = read(folder, "id,path,label\na,no.png,cat\nb,1.png,cat\nc,2.png,dog\n").notes
+    assert note.endswith(f"left out: a (no such file: {folder / 'no.png'})"), "the id does not tell the path"
 
 
 def test_copies_of_training_rows_in_the_test_are_noted(tmp_path):
@@ -280,8 +284,12 @@ def test_parquet_keeps_its_types(tmp_path):
 
 
 def test_an_index_of_pandas_is_no_feature(tmp_path):
+    """Nor once it was written to CSV and read: sorted tables would have the label in it."""
     rows = saved(tmp_path, frame().set_index(np.array([7, 8, 9])))
     assert rows.feature_names == ("a", "b", "c")
+    rows = read(tmp_path, "Unnamed: 0,a,label\n0,1.5,cat\n1,2.5,dog\n")
+    assert rows.feature_names == ("a",)
+    assert rows.notes == ("pets.csv: not used: the columns Unnamed: 0",)
 
 
 def test_embeddings_may_be_lists_in_one_column(tmp_path):

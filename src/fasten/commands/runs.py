@@ -303,10 +303,11 @@ def reproduce(
     recorded is not run again. Then every table is written as .txt, .md, .csv
     and .tex, every figure as .svg and .png too, each of our numbers beside the
     paper's; reproduce.json has them all. The same command goes on where it
-    stopped. --only limits what is run; a table that OUT has already keeps its
-    other cells. A run that fails is noted, the others go on, and the exit
-    status is 1. Ratios of times are those of the package, or of OUT/bench.json:
-    what `fasten bench --json` prints on your machine.
+    stopped. --only and --seeds limit what is run; a table that OUT has already
+    keeps its other cells and seeds, whose runs are recorded. A run that fails
+    is noted, the others go on, and the exit status is 1. Ratios of times are
+    those of the package, or of OUT/bench.json: what `fasten bench --json`
+    prints on your machine.
 
     \b
     Examples:

@@ -225,7 +225,7 @@ def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
         ids = [path.as_posix() for path in examples]
     else:
         ids = [f"{part}/{row}" if part else str(row) for row in range(len(examples))]
-    labels = [None] * len(ids) if y is None else label_texts(y, f"{name}: y{part and f'_{part}'}")
+    labels = [None] * len(ids) if y is None else label_texts(y, f"{name}: {f'y_{part}' if part else 'labels'}")
     if len(labels) != len(ids):
         raise ValueError(f"{name}: {len(labels)} labels for the {len(ids)} rows of {_called(part)}; give one a row")
     if part == "clean":

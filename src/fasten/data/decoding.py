@@ -138,7 +138,9 @@ def decode_images(name: str, sources: Sequence[Encoded], keys: Sequence[str], ho
         """What came out of an image, unless that is a reason why nothing did."""
         if not isinstance(got, str):
             return got
-        bad[row] = got
+        source = sources[row]
+        untold = isinstance(source, Path) and not source.as_posix().endswith(keys[row])  # where the file lies
+        bad[row] = f"{got}: {source!s}" if untold else got
         if len(bad) > how.max_bad or len(bad) == len(sources):
             raise ValueError(_too_many(name, [(keys[r], why) for r, why in bad.items()], how.max_bad, len(sources)))
         return None

@@ -89,6 +89,7 @@ def list_folder(
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
         _check_filled(folders, images, _endings(ignored))
+        _check_depth(root, images)
     else:
         images = {role: _known(found, class_names, ignored) for role, found in images.items()}
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
@@ -211,6 +212,19 @@ def _check_filled(
             )
 
 
+def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]]) -> None:
+    """Refuse a folder around the one that holds the labels' folders, as archives often have it."""
+    labels = {image.label for found in images.values() for image in found}
+    folders = {posixpath.dirname(image.id) for image in images["train"]}
+    around = posixpath.commonpath(folders)
+    if len(labels) == 1 and around not in folders:
+        below = sorted({folder[len(around) + 1 :].split("/")[0] for folder in folders})
+        raise ValueError(
+            f"{root} has only the label {labels.pop()!r}: all images lie in that folder; if {listed(below)} are "
+            f"labels, give {root / around}"
+        )
+
+
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
     """All rows, noisy ones first, and what their folders say of them."""
     noisy, clean = images["train"], images.get("clean", [])
@@ -263,7 +277,7 @@ def read_verdicts(
     lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
-    header = _header(lines[0][1])
+    header = _header(lines[0][1], path.name)
     for number, line in lines[1:] if header else lines:
         where = f"{path.name}, line {number}"
         cells = header.cells(line) if header else finder.cells(line)
@@ -289,16 +303,20 @@ class _Header:
         return name, label, picked
 
 
-def _header(line: str) -> _Header | None:
-    """The columns that a list's first line names, if it names any."""
+def _header(line: str, name: str) -> _Header | None:
+    """The columns that a list's first line names, if it names any; a whole table may mean others by them."""
     for delimiter in DELIMITERS:
         cells = [cell.strip().lower() for cell in split_line(line, delimiter)]
         places = [
             next((cells.index(column) for column in columns if column in cells), None)
             for columns in (NAME_COLUMNS, LABEL_COLUMNS, ("picked",))
         ]
-        if places[0] is not None and len(cells) == sum(place is not None for place in places):
+        others = [cell for place, cell in enumerate(cells) if place not in places]
+        if places[0] is not None and not others:
             return _Header(delimiter, tuple(places))
+        if places[0] is not None and places[1] is not None:
+            known = "a list of verified names has the columns name (or id), label and picked"
+            raise ValueError(f"{name}: {known}, and this one has {listed(list(map(repr, others)))} too; take them out")
     return None
 
 

@@ -225,7 +225,7 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
 
 def _text(value: Any, row: int, what: str) -> str | None:
     if isinstance(value, str):
-        return value if value.strip() else None
+        return str(value) if value.strip() else None  # NumPy's texts are texts, but look otherwise in a message
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return str(value)
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -37,6 +37,7 @@ IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
+COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it: the numbers of the rows
 TRUTHS = ("true", "false")  # 1 and 0
 SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
 
@@ -224,9 +225,9 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[
                 f"on every line, and quotes around text with a {mark} in it"
             )
         for place, name in numeric if cells else []:
-            if not _fits(cells[place], types[name]):
+            if not _fits(cell := cells[place], types[name]):
                 wanted = "True or False, as the column begins" if types[name] == pa.bool_() else "a number"
-                return f"{where}: {cells[place][:80]!r} in column {name!r} is not {wanted}{_perhaps(name)}"
+                return f"{where}: {cell[:80]!r} in column {name!r} is not {wanted}{_perhaps(name, cell)}"
     return f"{path.name} cannot be read as CSV ({one_line(error, 200)})"
 
 
@@ -252,7 +253,9 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
-def _perhaps(name: str) -> str:
+def _perhaps(name: str, cell: str = "") -> str:
+    if "," in cell and _fits(cell.replace(",", ""), pa.float32()):
+        return "; write numbers without commas, and a point before their decimals"
     close = difflib.get_close_matches(name.lower(), KNOWN, 1, 0.55)
     rename = (
         f"; did you mean {close[0]!r} by {name!r}? rename it"
@@ -275,7 +278,7 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
 
 def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
-    features = {name for name in names if name not in (*KNOWN, INDEX)}
+    features = {name for name in names if name not in (*KNOWN, INDEX, COUNTED)}
     if image_column(names) is not None:
         features = set()
     elif feature_names is not None:
