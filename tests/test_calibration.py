@@ -32,7 +32,7 @@ def test_the_map_is_the_one_an_optimiser_finds(slope, intercept):
 
     def cost(at):
         q = logistic(np.exp(at[0]) * z + at[1])
-        return -np.log(np.where(wrong, q, 1 - q)).sum() + (at**2).sum() / 2
+        return -np.log(np.where(wrong, q, 1 - q)).sum() + ((at / (1.0, 3.0)) ** 2).sum() / 2
 
     best = optimize.minimize(cost, np.zeros(2), tol=1e-12).x
     found = calibrate(p, wrong)
@@ -55,6 +55,16 @@ def test_sixty_rows_bring_other_rows_nearer_to_the_truth(slope, intercept):
         ((calibrate(*simulated(seed, 60, slope, intercept)[:2]).apply(p) - true) ** 2).mean() for seed in range(30)
     ]
     assert np.mean(after) < 0.5 * ((p - true) ** 2).mean()
+
+
+def test_wrong_labels_learnt_by_heart_are_called_wrong_once_forty_rows_show_it():
+    """As with many classes: right labels have a p_wrong near 0, and wrong ones any value above."""
+    rng = np.random.default_rng(0)
+    wrong = np.arange(4000) % 4 == 0
+    p = logistic(np.where(wrong, rng.normal(-1, 3, 4000), rng.normal(-9, 1, 4000)))
+    found = [calibrate(p[rows], wrong[rows]).apply(p) for rows in np.split(rng.permutation(4000)[:800], 20)]
+    assert np.min([q[(p > 0.1) & (p < 0.9)].mean() for q in found]) > 0.9
+    assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
 def test_the_error_after_is_that_of_rows_not_fitted_to():
@@ -134,7 +144,7 @@ def test_of_few_wrong_rows_the_map_is_that_of_platts_targets(n, num_wrong):
     z = np.log(p / (1 - p))
 
     def cost(at):
-        total = (at**2).sum() / 2
+        total = ((at / (1.0, 3.0)) ** 2).sum() / 2
         for row in range(n):
             q = logistic(np.exp(at[0]) * z[row] + at[1])
             target = (num_wrong + 1) / (num_wrong + 2) if wrong[row] else 1 / (n - num_wrong + 2)

@@ -183,6 +183,54 @@ def test_rows_picked_by_how_they_look_are_told_from_a_random_sample(sign, word):
     assert evidence.compare_sample(score, given, given < 0, others) is None
 
 
+def test_a_random_sample_hardly_ever_has_an_odd_label():
+    rng = np.random.default_rng(0)
+    given = rng.choice(20, 2000, p=rng.dirichlet(np.full(20, 0.3)))
+    samples = (np.isin(np.arange(2000), rng.permutation(2000)[:150]) for _ in range(300))
+    assert sum(evidence.odd_label(given, random).p <= evidence.ODD for random in samples) <= 1
+
+
+@pytest.mark.parametrize("n", [1, 30, 400])
+def test_the_odd_label_is_the_one_that_binomial_tails_find(n):
+    binom = pytest.importorskip("scipy.stats").binom
+    rng = np.random.default_rng(n)
+    given = rng.choice(5, 400, p=[0.6, 0.2, 0.1, 0.06, 0.04])
+    random = np.argsort(rng.random(400) * (1 + given))[:n]
+    found = evidence.odd_label(given, np.isin(np.arange(400), random))
+    p = []
+    for label in range(5):
+        k, usual = (given[random] == label).sum(), (given == label).mean()
+        p.append(2 * 5 * min(binom.cdf(k, n, usual), binom.sf(k - 1, n, usual)))
+    assert found.p == pytest.approx(min(1, *p), rel=1e-9)
+    if min(p) < 1:
+        best = int(np.argmin(p))
+        assert (found.share, found.usual) == ((given[random] == best).mean(), (given == best).mean())
+
+
+def test_rows_picked_by_their_label_promise_no_precision():
+    """Corrections of the rare label are right, and most of the others wrong: by as many of each, most look right."""
+    rng = np.random.default_rng(0)
+    truth = (np.arange(4000) % 20 == 0).astype(np.int64)
+    given = np.where(rng.random(4000) < np.where(truth, 0.5, 0.05), 1 - truth, truth)
+    p_rare = np.where(truth, 0.98, np.where(rng.random(4000) < 0.1, 0.95, 0.02))
+    post = np.stack([1 - p_rare, p_rare], 1)
+    changed = post.argmax(1) != given
+    assert (post.argmax(1) == truth)[changed].mean() < 0.45
+    picks = {
+        "random": rng.permutation(4000)[:400],
+        "by label": np.concatenate([np.flatnonzero(given == label)[:200] for label in (0, 1)]),
+    }
+    for way, rows in picks.items():
+        random = np.isin(np.arange(4000), rows)
+        verified = np.where(random, truth, -1)
+        known = known_of(given, verified, random, hold_back(given, verified, random, seed=0))
+        found = gather(known, judge(post, given), post, min_precision=0.6)
+        assert found.threshold.threshold is None
+        assert (found.sample.warning is None) == found.threshold.at_random == (way == "random")
+    assert "50.0% of them have a label that 92.5% of all rows have" in found.sample.warning
+    assert found.threshold.sentence == "rows that are no random sample cannot show a precision, so nothing is corrected"
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_rows_to_verify_are_those_a_greedy_loop_takes(counted, monkeypatch):
     monkeypatch.setattr(evidence, "CHUNK", 7)

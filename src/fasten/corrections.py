@@ -84,6 +84,7 @@ class ThresholdChoice:
     tested: tuple[Cut, ...] = ()
     more_if_right: int | None = None
     more_as_seen: int | None = None
+    at_random: bool = True  # whether the rows may be a random sample: else they show nothing
 
     @property
     def sentence(self) -> str:
@@ -94,6 +95,8 @@ class ThresholdChoice:
                 f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g}, before "
                 f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
             )
+        if not self.at_random:
+            return "rows that are no random sample cannot show a precision, so nothing is corrected"
         if not self.tested:
             lack = "no correction was held back, so no precision can be shown and nothing is corrected"
             return f"{lack}; verify rows at random first"
@@ -161,7 +164,8 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
         return ThresholdChoice(min_precision, None)
     # More rows add to each cut in proportion; the strictest has to pass before any other is tested.
     more = [needed(cuts[0], min_precision) * num_verified / cuts[0].n for needed in (_more_if_right, _more_as_seen)]
-    return ThresholdChoice(min_precision, None, tested, *(math.ceil(n) if math.isfinite(n) else None for n in more))
+    if_right, as_seen = (math.ceil(n) if math.isfinite(n) else None for n in more)
+    return ThresholdChoice(min_precision, None, tested, if_right, as_seen)
 
 
 def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:

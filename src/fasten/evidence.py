@@ -7,7 +7,7 @@ calibration, precision and thresholds come from these alone, so the T behind the
 T[i, j] = P(given = j | true = i).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from fasten.data.task import Known
 from fasten.dependence import InstanceDependence, instance_dependence
 from fasten.metrics import Bools, Floats, Ints, count_pairs
 from fasten.seeds import numpy_stream
-from fasten.statistics import LEVEL, Proportion, beta_quantile, proportion
+from fasten.statistics import LEVEL, Proportion, beta_cdf, beta_quantile, proportion
 
 HOLD_EVERY = 3  # one row in three is held back
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
+ODD = 0.001  # a label so far out of proportion is not by chance: of a thousand random samples one at most has any
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,26 +69,43 @@ class NextRows:
 
 
 @dataclass(frozen=True)
+class OddLabel:
+    """The label most out of proportion among the random rows: its `share` of them, and its `usual` one of all rows.
+
+    Chance alone puts any label as far out with a probability of at most `p`.
+    """
+
+    share: float
+    usual: float
+    p: float
+
+
+@dataclass(frozen=True)
 class Sample:
     """Whether `n` held-back rows are like those that were not picked, as a random sample is.
 
     `rank` is their mean place among the rows of the same label, 0 for the least suspect and 1 for the most, about 1/2
-    in a random sample; chance alone moves it as far with a probability of at most `p`.
+    in a random sample; chance alone moves it as far with a probability of at most `p`. `odd` is of all random rows.
     """
 
     n: int
     rank: float
     p: float
+    odd: OddLabel | None = None
 
     @property
     def warning(self) -> str | None:
-        if self.p > LEVEL:
+        if self.p <= LEVEL:
+            looks = "less" if self.rank < 0.5 else "more"
+            usual = f"mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows"
+            how = f"their labels look {looks} wrong to the model ({usual})"
+        elif self.odd is not None and self.odd.p <= ODD:
+            how = f"{self.odd.share:.1%} of them have a label that {self.odd.usual:.1%} of all rows have"
+        else:
             return None
-        how = "less" if self.rank < 0.5 else "more"
         return (
-            f"the rows that count as verified at random are not like the others: their labels look {how} wrong to the "
-            f"model (mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows), so T, p_wrong and precision do not "
-            "hold for the others; mark such rows as chosen, and verify some at random"
+            f"the rows that count as verified at random are not like the others: {how}, so T, p_wrong and precision do "
+            "not hold for the others; mark such rows as chosen, and verify some at random"
         )
 
 
@@ -228,12 +246,34 @@ def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -
     return Sample(n, rank, min(1.0, 2 * float(np.exp(-2 * n * (rank - 0.5) ** 2))))
 
 
+def odd_label(given: Ints, random: Bools) -> OddLabel | None:
+    """The given label that stands out most among the rows picked at random; None where there are none.
+
+    Rows picked by their label, so many of each, say nothing of how many labels are wrong, nor of how many corrections
+    are right, where some labels are rarer than others. The tails are binomial, doubled and added up over the labels.
+
+    >>> given = np.repeat([0, 1, 2], [90, 5, 5])
+    >>> found = odd_label(given, (np.arange(100) > 85) & (np.arange(100) < 95))  # four of one label, five of another
+    >>> found.usual, found.p < 0.001, odd_label(given, np.arange(100) % 20 == 0).p
+    (0.05, True, 1.0)
+    """
+    labels, n = given[given >= 0], int(random.sum())
+    totals = np.bincount(labels, minlength=1)
+    counts, found = np.bincount(given[random], minlength=len(totals)), []
+    for k, total in zip(counts.tolist(), totals.tolist(), strict=True):
+        usual = total / max(len(labels), 1)
+        more = beta_cdf(usual, k, n - k + 1) if k else 1.0
+        fewer = beta_cdf(1 - usual, n - k, k + 1) if k < n else 1.0
+        found.append(OddLabel(k / max(n, 1), usual, min(1.0, 2 * len(totals) * min(more, fewer))))
+    return min(found, key=lambda label: label.p) if n else None
+
+
 def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | None = None, seed: int = 0) -> Evidence:
     """All of the above for one run. `judged` comes from a model that has not seen verdicts of the held-back rows.
 
     `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
     the model's, for `instance_dependence`, of which only the random rows that are not held back are read. `sample`
-    compares the held-back rows with all that were not picked at random.
+    compares the held-back rows with all that were not picked at random; where they differ, no precision can be shown.
 
     >>> probs, given = np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), np.zeros(4, int)
     >>> held = np.array([True, True, False, False])
@@ -252,8 +292,12 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     calibration, choice = calibrate(p, wrong), None
     shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
     corrected = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
+    sample = compare_sample(judged.p_wrong, given, held, ~random & (given >= 0))
+    sample = sample and replace(sample, odd=odd_label(given, random))
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
+        if sample is not None and sample.warning:
+            choice = ThresholdChoice(min_precision, None, at_random=False)
         corrected = g if choice.threshold is None else np.where(p > choice.threshold, s, g)
     return Evidence(
         num_random=int(random.sum()),
@@ -263,7 +307,7 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
         corrections=correction_scores(g, corrected, v),
         threshold=choice,
         dependence=instance_dependence(probs[rest], given[rest], verified[rest], seed),
-        sample=compare_sample(judged.p_wrong, given, held, ~random & (given >= 0)),
+        sample=sample,
     )
 
 
