@@ -60,13 +60,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/few_clean.json"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    source, found = small_cifar(asked.root), []
+    about, source, found = json.dumps(environment()), small_cifar(asked.root), []
     for seed in asked.seeds:
         for per_class, noisy_weight in VARIANTS:
             found.append(look(source, per_class, noisy_weight, seed))
             print(found[-1], flush=True)
             lines = ",\n".join(json.dumps(run) for run in found)
-            write_text(asked.out, f'{{"environment": {json.dumps(environment())}, "runs": [\n{lines}\n]}}\n')
+            write_text(asked.out, f'{{"environment": {about}, "runs": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":

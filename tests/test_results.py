@@ -281,6 +281,13 @@ def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     shown += [f"{all_rows['epochs'][29][name]:.3f}" for name in T_DIAGONALS]
     shown += [f"{fewer[100]['epochs'][0][name]:.1%}" for name in ("corrected_fraction", "label_accuracy")]
     shown += [f"{1 - fewer[100]['data']['noise_rate']:.1%}"]
+    small = {}
+    for run in json.loads((ROOT / "benchmarks" / "few_clean.json").read_text())["runs"]:
+        small.setdefault((run["noisy_weight"], run["per_class"]), []).append(run)
+    assert [len(runs) for runs in small.values()] == [3] * 6
+    shown += [f"{100 * fmean(run['test_accuracy'] for run in runs):.1f}" for runs in small.values()]
+    for name in T_DIAGONALS:
+        shown += [f"{fmean(run['middle'][name] for run in small[0.1, per_class]):.3f}" for per_class in (10, 2)]
     assert [value for value in shown if value not in about] == []
 
 
