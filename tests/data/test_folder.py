@@ -356,3 +356,13 @@ def test_a_folder_around_that_of_the_labels_is_refused_with_the_right_one(tmp_pa
     ) as caught:
         read_folder(root)
     assert read_folder(str(caught.value).rpartition("give ")[2]).class_names == ("cat", "dog")
+
+
+def test_the_only_folder_is_a_label_where_verdicts_name_others(tmp_path):
+    draw(tmp_path / "parts", "fine/line 1/1.png", "fine/line 2/2.png", "fine/line 2/3.png")
+    (tmp_path / "checked.csv").write_text("name,label\nfine/line 1/1.png,broken\nfine/line 2/2.png,fine\n")
+    rows = read_folder(tmp_path / "parts", verified=tmp_path / "checked.csv")
+    assert rows.class_names == ("broken", "fine")
+    (tmp_path / "checked.csv").write_text("name,label\nfine/line 1/1.png,line 2\n")
+    with pytest.raises(ValueError, match=r"has only the label 'fine': .* give .*fine$"):
+        read_folder(tmp_path / "parts", verified=tmp_path / "checked.csv")

@@ -89,12 +89,13 @@ def list_folder(
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
         _check_filled(folders, images, _endings(ignored))
-        _check_depth(root, images)
     else:
         images = {role: _known(found, class_names, ignored) for role, found in images.items()}
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
+    if class_names is None:
+        _check_depth(root, images, columns.labels())
     return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
 
 
@@ -212,15 +213,20 @@ def _check_filled(
             )
 
 
-def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]]) -> None:
-    """Refuse a folder around the one that holds the labels' folders, as archives often have it."""
-    labels = {image.label for found in images.values() for image in found}
+def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]], labels: set[str]) -> None:
+    """Refuse a folder around the one that holds the labels' folders, as archives often have it.
+
+    Verdicts may name further labels: where these are no folders in it, the one folder may well be a label.
+    """
+    tops = {image.label for found in images.values() for image in found}
+    if len(tops) > 1:
+        return
     folders = {posixpath.dirname(image.id) for image in images["train"]}
     around = posixpath.commonpath(folders)
-    if len(labels) == 1 and around not in folders:
-        below = sorted({folder[len(around) + 1 :].split("/")[0] for folder in folders})
+    below = {folder[len(around) + 1 :].split("/")[0] for folder in folders}
+    if around not in folders and labels - tops <= below:
         raise ValueError(
-            f"{root} has only the label {labels.pop()!r}: all images lie in that folder; if {listed(below)} are "
+            f"{root} has only the label {tops.pop()!r}: all images lie in that folder; if {listed(sorted(below))} are "
             f"labels, give {root / around}"
         )
 
