@@ -287,9 +287,15 @@ def test_an_index_of_pandas_is_no_feature(tmp_path):
     """Nor once it was written to CSV and read: sorted tables would have the label in it."""
     rows = saved(tmp_path, frame().set_index(np.array([7, 8, 9])))
     assert rows.feature_names == ("a", "b", "c")
-    rows = read(tmp_path, "Unnamed: 0,a,label\n0,1.5,cat\n1,2.5,dog\n")
-    assert rows.feature_names == ("a",)
-    assert rows.notes == ("pets.csv: not used: the columns Unnamed: 0",)
+    table = frame()[["a", "label"]]
+    for times in (1, 2, 3):
+        table.to_csv(tmp_path / "again.csv")
+        table = pd.read_csv(tmp_path / "again.csv")
+        rows = read(tmp_path, table.to_csv(index=False))
+        assert rows.feature_names == ("a",)
+        counted = ", ".join(table.columns[:times])
+        assert rows.notes == (f"pets.csv: not used: the columns {counted}",)
+    assert counted == "Unnamed: 0.2, Unnamed: 0.1, Unnamed: 0"
 
 
 def test_embeddings_may_be_lists_in_one_column(tmp_path):

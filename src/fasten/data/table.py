@@ -37,7 +37,7 @@ IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
-COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it: the numbers of the rows
+COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it; "Unnamed: 0.1" the second time
 TRUTHS = ("true", "false")  # 1 and 0
 SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
 
@@ -278,7 +278,7 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
 
 def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
-    features = {name for name in names if name not in (*KNOWN, INDEX, COUNTED)}
+    features = {name for name in names if name not in (*KNOWN, INDEX) and not name.startswith(COUNTED)}
     if image_column(names) is not None:
         features = set()
     elif feature_names is not None:
