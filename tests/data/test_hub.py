@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
+from fasten.data import hub
 from fasten.data.decoding import Decoding
 from fasten.data.hub import is_hub_folder, read_hub
 
@@ -105,3 +107,12 @@ def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="cannot be read by `datasets`") as caught:
         read_hub(tmp_path / "pets")
     assert "\n" not in str(caught.value)
+
+
+def test_an_index_of_pandas_is_no_feature(tmp_path, monkeypatch):
+    """`from_pandas` keeps the index of a frame that was filtered or sorted."""
+    columns = {"a": [5.0, 6.0], "label": ["cat", "dog"], "__index_level_0__": [3, 9], "Unnamed: 0": [0, 1]}
+    monkeypatch.setattr(hub, "_load", lambda folder: pa.table(columns))
+    rows = read_hub(tmp_path)
+    assert rows.feature_names == ("a",)
+    assert rows.notes == (f"{tmp_path.name}: not used: the columns Unnamed: 0",)

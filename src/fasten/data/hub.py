@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fasten.data.decoding import Decoding, Encoded, Inside
 from fasten.data.rows import Rows, make_image_rows
-from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, without_labels
+from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, useful, without_labels
 from fasten.suggest import one_line
 
 IMAGE = "image"
@@ -45,14 +45,19 @@ def read_hub(
     folder = Path(path)
     name, table = folder.name, _load(folder)
     table = table if labelled else without_labels(table)
+    names = [column for column in table.column_names if column != IMAGE]
+    check_names(name, names, class_names is None)
     if IMAGE not in table.column_names:
-        return rows_from_arrow(name, table, folder, how or Decoding(), class_names, feature_names)
-    images, others = table[IMAGE], table.drop_columns([IMAGE])
-    check_names(name, others.column_names, class_names is None)
-    columns = columns_from_arrow(name, others, [str(row) for row in range(table.num_rows)])
-    unused = [column for column in others.column_names if column not in KNOWN]
-    notes = [f"{name}: not used: the columns {', '.join(unused)}"] if unused else []
-    return make_image_rows(name, columns, _Stored(name, images, folder), how or Decoding(), class_names, notes)
+        wanted, unused = useful(name, names, feature_names)
+        notes = _not_used(name, unused)
+        return rows_from_arrow(name, table.select(wanted), folder, how or Decoding(), class_names, feature_names, notes)
+    columns = columns_from_arrow(name, table.select(names), [str(row) for row in range(table.num_rows)])
+    notes = _not_used(name, [column for column in names if column not in KNOWN])
+    return make_image_rows(name, columns, _Stored(name, table[IMAGE], folder), how or Decoding(), class_names, notes)
+
+
+def _not_used(name: str, columns: Sequence[str]) -> list[str]:
+    return [f"{name}: not used: the columns {', '.join(columns)}"] if columns else []
 
 
 class _Stored(Sequence[Encoded]):

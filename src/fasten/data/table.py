@@ -135,7 +135,7 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
     names, delimiter = _header(path, labelled)
     check_names(path.name, names, labelled)
     _check_quotes(path, delimiter)
-    wanted, unused = _wanted(path.name, names, feature_names)
+    wanted, unused = useful(path.name, names, feature_names)
     truths = _truths(path, names, delimiter)
     kinds = {name: pa.bool_() if name in truths else pa.float32() for name in names}
     types = {name: pa.string() if name in KNOWN else kinds[name] for name in wanted}
@@ -269,14 +269,14 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
     try:
         names = pa.parquet.read_schema(path).names
         check_names(path.name, names, labelled)
-        wanted, unused = _wanted(path.name, names, feature_names)
+        wanted, unused = useful(path.name, names, feature_names)
         return pa.parquet.read_table(path, columns=wanted), unused
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error, 200)
         raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
 
 
-def _wanted(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
     features = {name for name in names if name not in (*KNOWN, INDEX) and not name.startswith(COUNTED)}
     if image_column(names) is not None:
