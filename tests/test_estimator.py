@@ -24,7 +24,7 @@ import fasten.cli
 import fasten.estimator
 import fasten.training
 from fasten import FasTENClassifier, records
-from fasten.checkpoint import read_tensors
+from fasten.checkpoint import read_tensors, write_tensors
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
@@ -344,6 +344,12 @@ def test_the_matrices_of_many_classes_are_no_text_in_the_file(fitted, tmp_path, 
         stored = read_tensors(tmp_path / name)[1]["evidence"]["transition"]
         assert max(np.ndim(values) for values in stored.values()) == dimensions
         assert FasTENClassifier.load(tmp_path / name).evidence_ == clf.evidence_
+    tensors, stored = read_tensors(tmp_path / "many")
+    tensors["matrices"][60:] = 0
+    write_tensors(tmp_path / "damaged", tensors, json.dumps(stored))
+    found = FasTENClassifier.load(tmp_path / "damaged").evidence_
+    assert found["transition"]["mean"] is None, "nothing else hangs on it"
+    assert found["wrong"] == clf.evidence_["wrong"]
 
 
 def test_numbers_are_saved_as_numbers(tmp_path):

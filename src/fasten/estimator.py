@@ -44,7 +44,7 @@ from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
-from fasten.records import Run, with_matrices, without_matrices
+from fasten.records import Run, read_matrices, with_matrices, without_matrices
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -317,9 +317,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted = Fitted(run, method, meta["data"])
         self.notes_ = meta["notes"]
         table = pd.read_parquet(BytesIO(tensors["label_issues"].numpy().tobytes()))
-        packed = tensors.get("matrices")
-        matrices = {} if packed is None else dict(np.load(BytesIO(packed.numpy().tobytes()), allow_pickle=False))
-        evidence = with_matrices(meta["evidence"], "evidence", matrices)
+        packed = BytesIO(tensors["matrices"].numpy().tobytes() if "matrices" in tensors else b"")
+        evidence = with_matrices(meta["evidence"], "evidence", read_matrices(packed))
         self._keep(table, tensors["transition_matrix"].numpy(), evidence)
 
 

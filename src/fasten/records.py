@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,9 +168,10 @@ def with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]])
     return matrices[place].tolist() if place in matrices else None
 
 
-def _matrices(path: Path) -> dict[str, NDArray[Any]]:
+def read_matrices(source: Path | BinaryIO) -> dict[str, NDArray[Any]]:
+    """What `np.savez_compressed` wrote; nothing where that is lost or damaged."""
     try:
-        with open(path, "rb") as file:
+        with open(source, "rb") if isinstance(source, Path) else source as file:
             return dict(np.load(file, allow_pickle=False))
     except Exception:  # a damaged file fails in many ways
         return {}
@@ -199,7 +200,7 @@ def read_record(folder: Path) -> Record:
     lacking = [n for n in PARTS if n not in record or (record[n] is None and n not in ("evaluation", "result"))]
     if lacking:
         raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); run it again in another folder")
-    record["evaluation"] = with_matrices(record["evaluation"], "evaluation", _matrices(path.with_name(MATRICES)))
+    record["evaluation"] = with_matrices(record["evaluation"], "evaluation", read_matrices(path.with_name(MATRICES)))
     unlike = (
         (at, form) for form, keys in FORMS.items() for key in keys for at in _unlike(record, key.split("."), form)
     )
