@@ -58,7 +58,7 @@ def test_noise_is_written_as_the_command_line_takes_it(text: str) -> None:
     [
         ("symetric:0.4", "unknown noise 'symetric'; did you mean 'symmetric'"),
         ("foo:1", "unknown noise 'foo'; known: none, symmetric"),
-        ("0.4", "unknown noise '0.4', which is written as symmetric:0.4; known: none, symmetric"),
+        ("0.2", "unknown noise '0.2'; write its kind and rate, as symmetric:0.4; known: none, symmetric"),
         ("", "unknown noise ''"),
         ("symmetric", "symmetric noise needs a rate; write 40% as symmetric:0.4"),
         ("pair:", r"noise rate must be in \[0, 1\), got ''; write 40% as 0.4"),

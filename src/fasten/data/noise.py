@@ -78,8 +78,8 @@ def parse_noise(text: str) -> Noise:
     """
     kind, colon, argument = text.strip().partition(":")
     if kind not in KINDS:
-        written = "" if colon else ", which is written as symmetric:0.4"
-        raise ValueError(f"unknown noise {kind!r}{written}; {nearest(kind, KINDS)}")
+        written = "" if colon else "write its kind and rate, as symmetric:0.4; "
+        raise ValueError(f"unknown noise {kind!r}; {written}{nearest(kind, KINDS)}")
     if kind == "matrix":
         return Noise("matrix", path=argument)
     if not colon:
