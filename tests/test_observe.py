@@ -47,6 +47,10 @@ def test_arrays_and_lists_do_as_tensors_do():
     expected = seen_once(labels, logits).audit().probabilities
     for kind in (np.asarray, torch.Tensor.tolist):
         np.testing.assert_array_equal(seen_once(labels, kind(logits)).audit().probabilities, expected)
+    for kind in (np.uint8, np.uint16, np.uint32, np.uint64):
+        watch = observe(labels)
+        watch.update(np.arange(ROWS).astype(kind), logits.numpy())
+        np.testing.assert_array_equal(watch.audit().probabilities, expected)
 
 
 def test_what_our_own_run_predicts_gives_the_files_that_it_wrote(tmp_path):
@@ -258,6 +262,8 @@ def test_batches_that_do_not_fit_are_refused():
         watch.update([0, 1], torch.zeros(3, 3))
     with pytest.raises(ValueError, match="logits have 2 columns for 3 classes; give one for each class, 0 to 2"):
         watch.update([0, 1], torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="logits have 1 columns for 2 classes; give one for each class, 0 to 1"):
+        observe([0, 0]).update([0, 1], torch.zeros(2, 1))
     for rows in ([True, False], [0.0, 1.0]):
         with pytest.raises(ValueError, match="as whole numbers"):
             watch.update(rows, torch.zeros(2, 3))

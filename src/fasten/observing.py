@@ -76,6 +76,7 @@ class Observer:
         rows, logits = torch.as_tensor(index), torch.as_tensor(logits)
         if rows.dtype == torch.bool or rows.is_floating_point():
             raise ValueError(f"index holds {rows.dtype}; give the numbers of the rows, as whole numbers")
+        rows = rows.long()  # of other unsigned ones there is no minimum
         if logits.ndim != 2 or rows.shape != logits.shape[:1]:
             raise ValueError(
                 f"index has shape {tuple(rows.shape)} and logits {tuple(logits.shape)}; give (B,) and (B, classes)"
@@ -83,7 +84,7 @@ class Observer:
         if rows.device.type == "cpu":  # elsewhere the check would make the host wait
             self._check_rows(rows)
         total, times = self._tables(logits)
-        rows = rows.to(logits.device, torch.int64, non_blocking=True)
+        rows = rows.to(logits.device, non_blocking=True)
         p = logits.detach().float().softmax(1)
         total.index_add_(0, rows, p)
         times.index_add_(0, rows, torch.ones_like(p[:, 0]))
@@ -136,8 +137,8 @@ class Observer:
     def _tables(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The two tables, where the logits are; made at the first batch, which says how many classes there are."""
         if self._total is None or self._times is None:
-            least = len(self.class_names or ()) or 1 + max(self.known.given.max(), self.known.verified.max())
-            if logits.shape[1] < max(2, least) or (self.class_names and logits.shape[1] != least):
+            least = len(self.class_names or ()) or 1 + max(1, self.known.given.max(), self.known.verified.max())
+            if logits.shape[1] < least or (self.class_names and logits.shape[1] != least):
                 cure = f"give one for each class, 0 to {least - 1}"
                 raise ValueError(f"logits have {logits.shape[1]} columns for {least} classes; {cure}")
             self._total = torch.zeros(len(self.labels), logits.shape[1], device=logits.device)
