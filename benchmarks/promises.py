@@ -1,7 +1,8 @@
 """Whether what `FasTENClassifier` says of labels is true, on data whose true labels are known.
 
 `OMP_NUM_THREADS=1 python benchmarks/promises.py --seeds 20 28 --out benchmarks/promises.json`, about four minutes. All
-numbers are of rows that nobody looked at. `off` is |mean p_wrong − share wrong| in the bins, weighted by their rows,
+numbers are of rows that nobody looked at, but for `interval_holds`, the runs whose interval of the share of wrong
+labels holds that of all rows. `off` is |mean p_wrong − share wrong| in the bins, weighted by their rows,
 which are of all seeds together; `off_a_run` is the mean of the same over single runs. `t_off` is the part of the
 labels that T puts into other classes than they are in. `promised` are the runs in which --min-precision 0.8 corrected
 anything, `kept` those of them where 80% were right, `warned` the runs that called their verified rows no random sample.

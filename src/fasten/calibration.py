@@ -49,9 +49,9 @@ class Calibration:
 def calibrate(p_wrong: Floats, wrong: Bools) -> Calibration:
     """The map from p_wrong to probabilities that fit the held-back rows, and the errors before and after it.
 
-    Slope and intercept of the log-odds, with a prior centred on leaving p_wrong as it is, so that few rows move it
-    little. It always rises and never says 0 or 1; steps fitted to some dozens of rows (isotonic regression) would say
-    both, and lose the order within a step.
+    Slope and intercept of the log-odds, with a prior centred on leaving p_wrong as it is: few rows change the slope
+    little, but may move all odds far. It always rises and never says 0 or 1; steps fitted to some dozens of rows
+    (isotonic regression) would say both, and lose the order within a step.
 
     >>> found = calibrate(np.tile([0.001, 0.999], 50), np.tile([False, True, False, False], 25))
     >>> found.apply(np.array([0.001, 0.999])).round(2).tolist()
