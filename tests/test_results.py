@@ -291,6 +291,18 @@ def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     assert [value for value in shown if value not in about] == []
 
 
+def test_what_the_page_of_the_report_promises_is_quoted_from_the_record():
+    page = " ".join((ROOT / "docs" / "report.md").read_text(encoding="utf-8").split())
+    record = json.loads((ROOT / "benchmarks" / "promises.json").read_text())
+    first, last = record.pop("seeds")
+    found = [kind for name, kind in record.items() if "verified by label" not in name]
+    off, runs = [100 * kind["off"] for kind in found], len(found) * (last - first)
+    held, promised, kept = (sum(kind[key] for kind in found) for key in ("interval_holds", "promised", "kept"))
+    assert (last - first, promised) == (8, kept)  # "in eight runs each", "in all"
+    assert f"p_wrong was off by {min(off):.1f} to {max(off):.1f} percentage points" in page
+    assert f"held the truth in {held} of {runs} runs, and `--min-precision 0.8` was kept in all {kept} runs" in page
+
+
 def test_what_is_said_of_spoilt_corrections_is_quoted_from_the_records():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("- **FasTEN with spoilt")[2]
     about = page.partition("\n- ")[0].replace("\n  ", " ")
