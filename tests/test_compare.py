@@ -277,6 +277,17 @@ def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
     refuse(f"compare items.csv --verified other-checked.csv {rest} --out out", capsys, 'not {"verified": "other')
 
 
+def test_other_files_that_the_same_path_leads_to_elsewhere_are_other_data(folder, capsys, monkeypatch):
+    for place, rows in (("here", 120), ("there", 140)):
+        (folder / place).mkdir()
+        write_table(folder / place / "items.csv", n=rows, verified=40, test=30)
+    rest = "--device cpu --epochs 1 --methods cross-entropy --seeds 1 --out ../out"
+    monkeypatch.chdir(folder / "here")
+    answer(f"compare items.csv {rest}", capsys)
+    monkeypatch.chdir(folder / "there")
+    refuse(f"compare {folder / 'there' / 'items.csv'} {rest}", capsys, "items.csv is no longer what the run")
+
+
 def test_a_known_data_set_is_no_folder_of_its_name(copy, folder, capsys):
     write_digits(folder / "digits", per_class=10)
     refuse(f"{COMMAND.replace('digits', './digits')} --out out", capsys, 'dataset "digits", not "./digits"')

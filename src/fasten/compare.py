@@ -55,8 +55,10 @@ Done = Callable[[RunOutcome, int, int, bool], None]  # a run, its number, the nu
 
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     """The comparison, after every check that takes no training; nothing is written."""
+    asked = request
     if is_own(request.dataset):
-        request = _as_before(replace(request, dataset=_written(request.dataset)), out)
+        asked = replace(request, dataset=_written(request.dataset))
+        request = _as_before(asked, out)
     check_noise(request.dataset, request.noise)
     device_type = choose_machine(settings.device).device.type
     seeds, names = read_seeds(request.seeds), read_methods(request.methods)
@@ -73,7 +75,7 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
             method = build_method(run, load(run.seed))
             check_plan(method, plan_of(method, run.recipe), load(run.seed))
     first = next(filter(None, recorded), None)
-    if missing and first is not None:  # runs on other rows would be compared with those that are there
+    if first is not None and (missing or request != asked):  # runs on other rows are not those that are there
         check_same(first, load(first["run"]["seed"]), request.dataset)
     return comparison
 
