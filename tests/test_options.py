@@ -159,6 +159,7 @@ SENSE = {
     ("deep-knn", "adam_rate"): RATE,
     ("deep-knn", "adam_decay"): NOT_NEGATIVE,
     ("glc", "guard"): (["0", "0.999"], ["-0.1", "1"]),
+    ("forward", "percentile"): ([BARELY, "100", "none"], ["0", "101"]),
     ("l2rw", "clean_batch"): COUNT,
     ("mw-net", "clean_batch"): COUNT,
     ("mw-net", "meta_rate"): RATE,

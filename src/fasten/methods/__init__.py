@@ -13,6 +13,7 @@ from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.methods.deep_knn import DeepKNN
 from fasten.methods.fasten import FasTEN
+from fasten.methods.forward import Forward
 from fasten.methods.glc import GLC
 from fasten.methods.l2rw import L2RW
 from fasten.methods.mlac import MLaC
@@ -142,6 +143,14 @@ METHODS: dict[str, Entry] = {
         networks=2,
         backprops=3,
         schedule=Schedule(60, (40, 50)),
+    ),
+    "forward": Entry(
+        Forward,
+        "transition matrix",
+        "T̂ from the rows that a first network is surest of, then a second one trained through it",
+        clean_set=False,
+        stages=2,
+        schedule=Schedule(240, (42, 82)),  # its authors', in each stage: the FasTEN paper quotes results alone
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
