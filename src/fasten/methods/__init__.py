@@ -21,6 +21,7 @@ from fasten.methods.mloc import MLoC
 from fasten.methods.mslc import MSLC
 from fasten.methods.mw_net import MWNet
 from fasten.methods.naive_oversampling import NaiveOversampling
+from fasten.methods.t_revision import TRevision
 
 __all__ = ["METHODS", "Entry", "Schedule"]
 
@@ -151,6 +152,14 @@ METHODS: dict[str, Entry] = {
         clean_set=False,
         stages=2,
         schedule=Schedule(240, (42, 82)),  # its authors', in each stage: the FasTEN paper quotes results alone
+    ),
+    "t-revision": Entry(
+        TRevision,
+        "transition matrix",
+        "T̂ as in Forward, rows weighed by it, then T̂ revised along with the network",
+        clean_set=False,
+        stages=3,
+        schedule=Schedule(420, (41, 81)),  # its authors', in the second stage, as the next one's
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
