@@ -22,6 +22,7 @@ from fasten.methods.mslc import MSLC
 from fasten.methods.mw_net import MWNet
 from fasten.methods.naive_oversampling import NaiveOversampling
 from fasten.methods.t_revision import TRevision
+from fasten.methods.volminnet import VolMinNet
 
 __all__ = ["METHODS", "Entry", "Schedule"]
 
@@ -160,6 +161,13 @@ METHODS: dict[str, Entry] = {
         clean_set=False,
         stages=3,
         schedule=Schedule(420, (41, 81)),  # its authors', in the second stage, as the next one's
+    ),
+    "volminnet": Entry(
+        VolMinNet,
+        "transition matrix",
+        "T learned along with the network, of the smallest volume that explains the labels",
+        clean_set=False,
+        schedule=Schedule(80, (31, 61)),
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
