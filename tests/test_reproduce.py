@@ -70,6 +70,7 @@ def losses(setting) -> Experiment:
     return Experiment("losses", "The loss", "figure", curves=curves, x="epoch", y="loss")
 
 
+NOT_TIMED = {"forward", "t-revision", "volminnet"}  # no part of the paper's runs, and not yet on that GPU
 COMMAND = "reproduce small losses --device cpu --seeds 2 --out out"
 
 
@@ -475,8 +476,9 @@ def test_a_dry_run_tells_time_by_measured_speed(folder, capsys, monkeypatch):
 def test_the_packaged_speed_is_that_of_the_committed_benchmark():
     bench = json.loads((ROOT / "benchmarks/h200.json").read_text())
     assert bench["device"] == f"cuda:0 {measured().device}"
-    assert set(measured().seconds) == {line["method"] for line in bench["methods"]} == set(METHODS)
-    for method in METHODS:
+    timed = METHODS.keys() - NOT_TIMED
+    assert set(measured().seconds) == {line["method"] for line in bench["methods"]} == timed
+    for method in timed:
         stages = [line for line in bench["methods"] if line["method"] == method]
         expected = sum(line["updates"] * line["milliseconds"] for line in stages) / 1000
         assert measured().seconds[method] == pytest.approx(expected, abs=0.051)

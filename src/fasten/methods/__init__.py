@@ -13,6 +13,7 @@ from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.methods.deep_knn import DeepKNN
 from fasten.methods.fasten import FasTEN
+from fasten.methods.forward import Forward
 from fasten.methods.glc import GLC
 from fasten.methods.l2rw import L2RW
 from fasten.methods.mlac import MLaC
@@ -20,6 +21,8 @@ from fasten.methods.mloc import MLoC
 from fasten.methods.mslc import MSLC
 from fasten.methods.mw_net import MWNet
 from fasten.methods.naive_oversampling import NaiveOversampling
+from fasten.methods.t_revision import TRevision
+from fasten.methods.volminnet import VolMinNet
 
 __all__ = ["METHODS", "Entry", "Schedule"]
 
@@ -142,6 +145,29 @@ METHODS: dict[str, Entry] = {
         networks=2,
         backprops=3,
         schedule=Schedule(60, (40, 50)),
+    ),
+    "forward": Entry(
+        Forward,
+        "transition matrix",
+        "T̂ from the rows that a first network is surest of, then a second one trained through it",
+        clean_set=False,
+        stages=2,
+        schedule=Schedule(240, (42, 82)),  # its authors', in each stage: the FasTEN paper quotes results alone
+    ),
+    "t-revision": Entry(
+        TRevision,
+        "transition matrix",
+        "T̂ as in Forward, rows weighed by it, then T̂ revised along with the network",
+        clean_set=False,
+        stages=3,
+        schedule=Schedule(420, (41, 81)),  # its authors', in the second stage, as the next one's
+    ),
+    "volminnet": Entry(
+        VolMinNet,
+        "transition matrix",
+        "T learned along with the network, of the smallest volume that explains the labels",
+        clean_set=False,
+        schedule=Schedule(80, (31, 61)),
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
