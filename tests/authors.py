@@ -86,6 +86,8 @@ class Served:
     def num_updates(self, stage: Stage) -> int:
         return self.per_epoch
 
+    most_updates = num_updates
+
     def pass_share(self, stage: Stage) -> float:
         return self.share
 

@@ -39,6 +39,54 @@ def test_an_epoch_visits_every_noisy_row_once_and_fills_the_last_batch_from_its_
     assert all(len(set(p["noisy"].index.tolist())) == 16 for p in picks)
 
 
+def test_a_cycle_begins_again_and_leaves_out_what_is_not_kept():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    keep = torch.arange(66) % 3 != 0  # 44 of 66
+    draws = {"all": Draw("noisy", 16), "some": Draw("noisy", 16, "cycle", keep)}
+    short = Stage("", lambda batch: iter(()), draws, {})
+    picks = list(loader.updates(short, (0, 1)))
+    index = torch.cat([p["some"].index for p in picks])
+    assert len(picks) == 5  # as many as the pass has
+    assert sorted(index[:44].tolist()) == torch.nonzero(keep).flatten().tolist()
+    assert index[44:].tolist() == index[: 80 - 44].tolist()
+    assert all(bool((p["some"].weight == 1).all()) for p in picks)
+
+
+def test_each_epoch_goes_by_what_is_kept_when_it_starts():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    keep = torch.ones(66)
+    changing = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, keep=keep)}, {}, each_epoch=True)
+    assert len(list(loader.updates(changing, (0, 1)))) == 5
+    keep[10:] = 0
+    (only,) = loader.updates(changing, (0, 2))
+    assert sorted(only["noisy"].index[only["noisy"].weight > 0].tolist()) == list(range(10))
+    assert (loader.num_updates(changing), loader.most_updates(changing)) == (1, 5)
+
+
+def test_two_views_of_a_row_are_augmented_apart():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    draw = Draw("noisy", 16, views=2)
+    both = Stage("", lambda batch: iter(()), {"noisy": draw}, {})
+    picks = next(iter(loader.updates(both, (0, 1))))["noisy"]
+    found = loader.draws(both, {"noisy": picks})["noisy"]
+    assert found.coin.shape == (16, 4)
+    for number, view in enumerate(found.views):
+        alone = replace(picks, random=picks.random[:, 5 * number : 5 * number + 5])
+        one = loader.draws(both, {"noisy": alone})["noisy"]
+        assert one.again is None
+        assert view.equal(one.x)
+        assert found.coin[:, 2 * number : 2 * number + 2].equal(one.coin)
+    assert not found.x.equal(found.again)
+
+
+def test_a_part_of_a_draw_has_that_part_of_everything():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    both = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=2)}, {})
+    whole = loader.draws(both, next(iter(loader.updates(both, (0, 1)))))["noisy"]
+    part = whole[4:]
+    assert all(getattr(part, name).equal(tensor[4:]) for name, tensor in vars(whole).items())
+
+
 def test_a_batch_larger_than_the_set_shrinks_to_it():
     loader = Loader(make_tiny_task(), CPU, seed=0)
     assert loader.batch_size(Draw("noisy", 10_000)) == len(loader.y["noisy"])

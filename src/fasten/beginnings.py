@@ -61,7 +61,7 @@ def check_plan(method: nn.Module, plan: list[Stage], task: Task) -> None:
 def _taken(draw: Draw, task: Task) -> int:
     """The rows of an update, of which a pass has no more than there are."""
     rows = {"noisy": len(task.given), "clean": len(task.clean), "both": len(task.given) + len(task.clean)}
-    return min(draw.size, rows[draw.source]) if draw.how == "pass" else draw.size
+    return min(draw.size, rows[draw.source]) if draw.shuffled else draw.size
 
 
 @torch.no_grad()

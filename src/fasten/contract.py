@@ -100,13 +100,20 @@ class Optim:
 class Draw:
     """What a batch holds of one set: `size` rows of a shuffled pass, as many at random, or `size / N` of each class.
 
-    A pass may leave rows out: `keep` is 1 or 0 for the first rows of the set; what it does not reach is in.
+    A pass ends with the last row; a cycle begins again, as often as an epoch lasts. Both may leave rows out: `keep` is
+    1 or 0 for the first rows of the set, read when an epoch starts; what it does not reach is in.
     """
 
     source: SetName
     size: int
-    how: Literal["pass", "random", "balanced"] = "pass"
-    keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass; fixed when the stage starts
+    how: Literal["pass", "cycle", "random", "balanced"] = "pass"
+    keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass
+    views: Literal[1, 2] = 1  # how often each row is augmented
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether rows come in an order of the epoch's, none of them twice in a batch."""
+        return self.how in ("pass", "cycle")
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,15 @@ class Examples:
     y: Tensor  # (B,) int64: the given labels of noisy rows, the verified ones of clean rows
     index: Tensor  # (B,) int64: the row within its set; of both, clean rows count on after the noisy ones
     weight: Tensor  # (B,) 1 or 0
-    coin: Tensor  # (B, 2) uniform in [0, 1), for methods that toss coins
+    coin: Tensor  # (B, 2), of two views (B, 4): uniform in [0, 1), for methods that toss coins
+    again: Tensor | None = None  # as x, augmented anew, where a draw asks for two views
+
+    @property
+    def views(self) -> list[Tensor]:
+        return [self.x] if self.again is None else [self.x, self.again]
+
+    def __getitem__(self, rows: slice) -> Examples:
+        return Examples(**{name: tensor[rows] for name, tensor in vars(self).items() if tensor is not None})
 
 
 @dataclass(frozen=True)
@@ -162,6 +177,7 @@ class Stage:
     updates: int | None = None  # per epoch
     trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep an epoch's history of
     prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
+    each_epoch: bool = False  # prepare before each of its epochs, which may change how many updates an epoch has
     start: Literal["last", "best", "initial"] = "last"
     go_on: bool = False  # with the momentum of the stage before
     average: float = 0.0  # as the recipe says; no concern of a method

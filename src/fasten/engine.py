@@ -54,15 +54,20 @@ class Update:
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
         self.optimizers = {p: make_optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
-        self.length, self.share = loader.num_updates(stage), loader.pass_share(stage)
+        self.count_updates()
+        self.most = most = loader.most_updates(stage)
         self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
-        self.every = {name: math.ceil(self.length * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
-        rows = {name: math.ceil(self.length / every) for name, every in self.every.items()}
+        self.every = {name: math.ceil(most * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
+        rows = {name: math.ceil(most / every) for name, every in self.every.items()}
         self.history = {name: t.new_zeros(rows[name], *t.shape) for name, t in stage.trace.items()}
-        self.history["loss"] = torch.zeros(self.length, dtype=loader.dtype, device=device)  # of all parts together
+        self.history["loss"] = torch.zeros(most, dtype=loader.dtype, device=device)  # of all parts together
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
-        self.mean = Mean(stage.optim, stage.average, self.length)
+        self.mean = Mean(stage.optim, stage.average, most)
+
+    def count_updates(self) -> None:
+        """How many updates an epoch has now, and what each takes of a pass over the rows."""
+        self.length, self.share = self.loader.num_updates(self.stage), self.loader.pass_share(self.stage)
 
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
@@ -96,6 +101,10 @@ class Update:
             for parameter, state in self.optimizers[part].state.items():
                 for name, tensor in state.items():
                     tensor.copy_(before.optimizers[part].state[parameter][name])
+
+    def seen(self) -> dict[str, Tensor]:
+        """The histories as far as this epoch goes."""
+        return {name: t[: math.ceil(self.length / self.every.get(name, 1))] for name, t in self.history.items()}
 
     def clear(self) -> None:
         self.cursor.zero_()
@@ -164,11 +173,14 @@ class Fit:
     def _begin(self, stage: Stage) -> None:
         if stage.start != "last":
             self._load_networks(self.selected)
-        if stage.prepare is not None:
-            stage.prepare(self.predict)
+        self._prepare(stage)
         if stage.start == "initial":
             self._load_networks(self.initial)
             self.progress.best, self.selected = None, {}
+
+    def _prepare(self, stage: Stage) -> None:
+        if stage.prepare is not None:
+            stage.prepare(self.predict)
 
     def _load_networks(self, state: Mapping[str, Tensor]) -> None:
         """The networks of another time; what the method itself remembers, of its rows say, stays."""
@@ -188,13 +200,16 @@ class Fit:
     def _run_epoch(self, stage: Stage, step: OneUpdate) -> None:
         at, update = self.progress, self.update
         assert update is not None
+        if stage.each_epoch and at.epoch > 1 and at.update == 0:
+            self._prepare(stage)
+            update.count_updates()
         images = sum(self.loader.batch_size(draw) for draw in stage.draws.values())
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
             update.set_rates(at.epoch, at.update, at.rate_factor)
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
             at.images += images
-            update.mean.follow((at.epoch - 1) * update.length + at.update)
+            update.mean.follow((at.epoch - 1) * update.most + at.update)
             if at.update < update.length:
                 self.after_update(False)
         self._end_epoch(stage, update)
@@ -204,7 +219,7 @@ class Fit:
         at = self.progress
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
         with update.mean.in_place():
-            row |= self.measure(self.method, update.history)
+            row |= self.measure(self.method, update.seen())
             self._select(row)
         self.method.train()
         self.tick()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Picks:
 
     index: Tensor  # int64, the row within its set
     weight: Tensor  # 1, or 0 for filling
-    random: Tensor  # (…, 5) uniform in [0, 1): three for augmentation, two coins
+    random: Tensor  # (…, 5) or, of two views, (…, 10) uniform in [0, 1): three for augmentation, two coins, each view
     x: Tensor | None = None  # the raw examples, where they do not lie on the device
 
     def tensors(self) -> list[Tensor]:
@@ -115,7 +115,7 @@ class Loader:
         for table in (self.rows, self.y):
             table["both"] = torch.cat([table["noisy"], table["clean"]])
         self.rows["audited"] = self.rows["noisy"] if task.known is None else self._move(task.audited)
-        self._order: tuple[object, Tensor] = (None, torch.empty(0))
+        self._orders: dict[str, tuple[object, Tensor]] = {}  # of each draw that is shuffled, the present epoch's
         self._balanced: dict[Draw, BalancedDraw] = {}
         self._store(task)
 
@@ -127,11 +127,17 @@ class Loader:
         self.x = self._move(task.x)
 
     def num_updates(self, stage: Stage) -> int:
-        """Per epoch."""
+        """Per epoch, by the rows that are in it now."""
         if stage.updates is not None:
             return stage.updates
         first = next(d for d in stage.draws.values() if d.how == "pass")
         return math.ceil(self._num_kept(first) / self.batch_size(first))
+
+    def most_updates(self, stage: Stage) -> int:
+        """That an epoch of the stage may come to have."""
+        if stage.updates is not None or not stage.each_epoch:
+            return self.num_updates(stage)
+        return self.num_updates(replace(stage, draws={n: replace(d, keep=None) for n, d in stage.draws.items()}))
 
     def _num_kept(self, draw: Draw) -> int:
         """The rows of a pass. The host waits for a mask: this is for the start of a stage, or of an epoch."""
@@ -145,7 +151,7 @@ class Loader:
 
     def batch_size(self, draw: Draw) -> int:
         """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
-        return min(draw.size, len(self.rows[draw.source])) if draw.how == "pass" else draw.size
+        return min(draw.size, len(self.rows[draw.source])) if draw.shuffled else draw.size
 
     def updates(self, stage: Stage, key: tuple[int, int], start: int = 0) -> Iterator[dict[str, Picks]]:
         """The picks of each update of an epoch, from update `start` on; `key` is the stage's and the epoch's number."""
@@ -163,13 +169,13 @@ class Loader:
     def _block(self, draw: Draw, name: str, key: tuple[int, int], first: int, total: int) -> Picks:
         generator = torch_stream(self.device, self.seed, name, *key, first)
         count = min(BLOCK, total - first)
-        if draw.how != "pass":
+        if not draw.shuffled:
             if draw not in self._balanced:
                 self._balanced[draw] = self._balance(draw)
             index, weight = self._balanced[draw](count, generator)
         else:
             index, weight = self._pass(draw, name, key, first, count)
-        random = torch.rand(*index.shape, NUM_RANDOM + 2, generator=generator, device=self.device)
+        random = torch.rand(*index.shape, draw.views * (NUM_RANDOM + 2), generator=generator, device=self.device)
         return Picks(index, weight, random).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
@@ -180,18 +186,19 @@ class Loader:
         return BalancedDraw(labels, draw.size // self.num_classes, self.num_classes)
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Consecutive batches of the epoch's permutation; the last is filled from its start with weight 0."""
+        """Consecutive batches of the epoch's permutation; past its end it is repeated, in a pass with weight 0."""
         size = self.batch_size(draw)
-        if self._order[0] != (name, key):
+        if self._orders.get(name, (None, None))[0] != key:
             generator = torch_stream(self.device, self.seed, name, *key)
             order = torch.randperm(len(self.rows[draw.source]), generator=generator, device=self.device)
             if draw.keep is not None:
                 dropped = torch.nonzero(draw.keep == 0).flatten()
                 order = order[~torch.isin(order, dropped)]
-            self._order = ((name, key), order)
-        order = self._order[1]
+            self._orders[name] = (key, order)
+        order = self._orders[name][1]
         place = torch.arange(first * size, (first + count) * size, device=self.device)
-        return order[place % len(order)].view(count, size), (place < len(order)).float().view(count, size)
+        counts = (place < len(order)) | (draw.how == "cycle")
+        return order[place % len(order)].view(count, size), counts.float().view(count, size)
 
     def draws(self, stage: Stage, picks: Mapping[str, Picks]) -> dict[str, Examples]:
         """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""
@@ -200,12 +207,16 @@ class Loader:
     def _examples(self, source: SetName, picks: Picks) -> Examples:
         rows = self.rows[source][picks.index]
         store, place = (self.x, rows) if picks.x is None else (picks.x, torch.arange(len(rows), device=self.device))
+        views = torch.split(picks.random, NUM_RANDOM + 2, 1)  # one or two
+        x, *again = (self._view(store, place, random) for random in views)
+        coin = torch.cat([random[:, NUM_RANDOM:] for random in views], 1)
+        return Examples(x, self.y[source][picks.index], picks.index, picks.weight, coin, *again)
+
+    def _view(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
+        """Rows of `store`, augmented and normalised."""
         if self.is_image and (self.pad or self.flip or self.crop):
-            x = gather_crop_flip(store, place, picks.random, self.pad, self.flip, self.crop)
-        else:
-            x = store.index_select(0, place)  # of whole rows: on a CPU several times as fast as store[place]
-        coin = picks.random[:, NUM_RANDOM:]
-        return Examples(self.normalise(x), self.y[source][picks.index], picks.index, picks.weight, coin)
+            return self.normalise(gather_crop_flip(store, place, random, self.pad, self.flip, self.crop))
+        return self.normalise(store.index_select(0, place))  # on a CPU several times as fast as store[place]
 
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
         """A whole part in order, or the rows at `places`, at most `size` at a time, without augmentation."""

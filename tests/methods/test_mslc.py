@@ -224,8 +224,7 @@ def test_the_first_soft_label_is_the_mean_prediction_of_the_last_warm_up_epochs(
             assert torch.equal(method.soft_labels, given)
         x = torch.randn(6, 3, 8, 8, dtype=torch.float64)
         for rows in (slice(0, 2), slice(2, 6)):  # each row once an epoch
-            half = {key: value[rows] for key, value in vars(batch["noisy"]).items()} | {"x": x[rows]}
-            half_batch = with_noisy(batch, **half)
+            half_batch = with_noisy(batch, **vars(batch["noisy"][rows]) | {"x": x[rows]})
             predictions.append(softmax(logits_of(method, half_batch)))
             list(stage.step(half_batch))
         np.testing.assert_allclose(method.soft_labels.sum(1), 1, rtol=1e-12)

@@ -115,8 +115,7 @@ class MLaC(nn.Module):
 
 def _halves(rows: Examples) -> tuple[Examples, Examples]:
     half = len(rows.y) // 2
-    first, second = ({k: t[part] for k, t in vars(rows).items()} for part in (slice(half), slice(half, None)))
-    return Examples(**first), Examples(**second)
+    return rows[:half], rows[half:]
 
 
 def _coasting(weights: Sequence[Tensor], velocities: Sequence[Tensor], rate: Tensor, sgd: Optim) -> list[Tensor]:

@@ -69,13 +69,14 @@ class TRevision(nn.Module):
         draws = {"noisy": Draw("noisy", recipe.batch_size)}
         slow = replace(recipe.sgd(), rate=recipe.rate / 10)
         early: dict[nn.Module, Optim] = {self.net: replace(slow, momentum=0.0, milestones=())}
+        middle: dict[nn.Module, Optim] = {self.net: slow}
         adam = Optim(self.revision_rate, weight_decay=recipe.weight_decay, kind="adam")
         late = {self.revision: adam, self.net: adam}
         by_T, by_both = {"transition": self.transition}, {"transition": self.revised}
         return [
             Stage("noisy", self.step_noisy, draws, early, first),
-            Stage("weighted", self.step, draws, {self.net: slow}, second, None, by_T, self.estimate, "best"),
-            Stage("revised", self.step_revised, draws, late, third, None, by_both, start="best"),
+            Stage("weighted", self.step, draws, middle, second, trace=by_T, prepare=self.estimate, start="best"),
+            Stage("revised", self.step_revised, draws, late, third, trace=by_both, start="best"),
         ]
 
     def step_noisy(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
