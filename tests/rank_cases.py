@@ -28,7 +28,7 @@ ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing di
 EVEN = {"batch_size": 24}
 
 # Case: the method, its options, and what else is special. These are the same on two ranks as on one.
-EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac")} | {
+EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac", "dividemix")} | {
     "l2rw": ("l2rw", {}, {**EVEN, "rate": 0.02, "near": 1e-5}),  # its weights are in float32
     "mlac": ("mlac", {}, EVEN),
     "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
@@ -46,8 +46,8 @@ EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac
 # These are not, but both ranks must hold the same.
 LOCAL = {
     f"{name} with batch norms": (name, {}, {**ODD, "norm": True})
-    for name in ("fasten", "glc", "mlac", "mslc", "mw-net")
-}
+    for name in ("fasten", "glc", "mlac", "mslc", "mw-net", "dividemix")
+} | {"dividemix": ("dividemix", {}, ODD)}  # each rank mixes its own rows
 
 
 DIGITS = Run("digits", "symmetric:0.4", recipe=find_dataset("digits").recipe.scaled(3))
@@ -76,7 +76,8 @@ def make_fit(case: str) -> Fit:
     if options.get("oracle"):
         options["oracle"] = torch.from_numpy(task.transition).float()
     torch.manual_seed(0)
-    method = CPU64.place(entry.build(Net(norm), torch.from_numpy(task.given), num_classes=3, **options))
+    backbones = [Net(norm) for _ in range(entry.backbones)]
+    method = CPU64.place(entry.build(*backbones, torch.from_numpy(task.given), num_classes=3, **options))
     for net in method.modules():
         if isinstance(net, Heads):
             net.parts.synced = recipe.sync_norm

@@ -188,6 +188,12 @@ SENSE = {
     ("mslc", "meta_rate"): RATE,
     ("mslc", "perturbation"): SHARE,
     ("mslc", "clean_batch"): COUNT,
+    ("dividemix", "warm_up"): PART,
+    ("dividemix", "threshold"): SHARE,
+    ("dividemix", "temperature"): RATE,
+    ("dividemix", "alpha"): RATE,
+    ("dividemix", "unlabelled_weight"): NOT_NEGATIVE,
+    ("dividemix", "ramp"): RATE,
 }
 
 

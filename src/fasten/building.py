@@ -39,9 +39,9 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
         )
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
-        wanted = recipe.net if net is None else copy.deepcopy(net)
-        backbone = build_backbone(wanted, task.shape, weights=recipe.weights, frozen=recipe.frozen)
-        method = entry.build(backbone, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+        wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
+        backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
+        method = entry.build(*backbones, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
     for heads in method.modules():
         if isinstance(heads, Heads):
             heads.parts.synced = recipe.sync_norm

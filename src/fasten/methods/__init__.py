@@ -12,6 +12,7 @@ from fasten.contract import Recipe
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.methods.deep_knn import DeepKNN
+from fasten.methods.dividemix import DivideMix
 from fasten.methods.fasten import FasTEN
 from fasten.methods.forward import Forward
 from fasten.methods.glc import GLC
@@ -59,6 +60,7 @@ class Entry:
     true_transition: bool = False
     stages: int = 1
     networks: int = 1
+    backbones: int = 1  # of the networks, how many are as large as the recipe says; `build` takes one after the other
     backprops: int = 1  # per iteration, in the stage that has most
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule | None = None  # None: as FasTEN
@@ -168,6 +170,17 @@ METHODS: dict[str, Entry] = {
         "T learned along with the network, of the smallest volume that explains the labels",
         clean_set=False,
         schedule=Schedule(80, (31, 61)),
+    ),
+    "dividemix": Entry(
+        DivideMix,
+        "semi-supervised",
+        "two networks tell each other by their losses which labels to believe; the rest are guessed; MixUp",
+        clean_set=False,
+        stages=2,
+        networks=2,
+        backbones=2,
+        backprops=2,
+        schedule=Schedule(300, (151,)),  # its authors'
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),

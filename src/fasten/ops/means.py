@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fasten.contract import Examples
-from fasten.ranks import total
+from fasten.ranks import total, world
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
@@ -22,3 +22,14 @@ def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
 def plain_loss(logits: Tensor, rows: Examples) -> Tensor:
     """Cross-entropy against the labels of a draw."""
     return weighted_mean(F.cross_entropy(logits, rows.y, reduction="none"), rows.weight)
+
+
+def unevenness(p: Tensor, weight: Tensor) -> Tensor:
+    """How far the mean prediction of a batch is from an even one, Σ 1/N log (1/N / mean): of a rank, its part of that.
+
+    >>> import torch
+    >>> unevenness(torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.ones(2)).abs() < 1e-6
+    tensor(True)
+    """
+    mean = total((weight[:, None] * p).sum(0)) / total(weight.sum()).clamp(min=1)
+    return -(p.shape[1] * mean).log().mean() / world()  # all ranks know the same mean

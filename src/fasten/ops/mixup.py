@@ -1,0 +1,51 @@
+"""MixUp: every row of a batch mixed with another one, in shares of a folded beta distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GRID = 2**16  # steps of the integral
+POINTS = 4097  # of the table
+
+
+def folded_beta(alpha: float) -> Tensor:
+    """Quantiles of max(l, 1 − l), l ~ Beta(alpha, alpha), at equal steps from 0 to 1.
+
+    >>> table = folded_beta(1.0)  # uniform: l is uniform in [0.5, 1]
+    >>> [round(table[i].item(), 4) for i in (0, 1024, 4096)]
+    [0.5, 0.625, 1.0]
+    """
+    # With l = sin² t the density is (sin t cos t)^(2 alpha − 1), which has no pole for alpha of 1/2 and more; steps
+    # are halfway between the ends, where those of a smaller alpha are.
+    step = np.pi / 4 / GRID
+    t = np.pi / 4 + step * (np.arange(GRID) + 0.5)
+    mass = np.concatenate([[0.0], np.cumsum(np.exp((2 * alpha - 1) * np.log(np.sin(2 * t))))])
+    ends = np.sin(np.pi / 4 + step * np.arange(GRID + 1)) ** 2
+    return torch.from_numpy(np.interp(np.linspace(0, 1, POINTS), mass / mass[-1], ends))
+
+
+def look_up(table: Tensor, u: Tensor) -> Tensor:
+    """The quantile at u in [0, 1), by straight lines between the table's.
+
+    >>> look_up(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([0.25, 0.75]))
+    tensor([0.5000, 2.0000])
+    """
+    place = u.to(table.dtype) * (len(table) - 1)
+    below = place.long().clamp(0, len(table) - 2)
+    return torch.lerp(table[below], table[below + 1], place - below)
+
+
+def mixed(rows: Tensor, order: Tensor, share: Tensor) -> Tensor:
+    """Each row with the one that `order` has in its place, in shares of `share` and the rest."""
+    return torch.lerp(rows[order], rows, share.to(rows.dtype))
+
+
+def sharpened(p: Tensor, temperature: float) -> Tensor:
+    """p^(1 / temperature), rows summing to one again.
+
+    >>> sharpened(torch.tensor([[0.75, 0.25]]), 0.5)
+    tensor([[0.9000, 0.1000]])
+    """
+    return (p.clamp(min=torch.finfo(p.dtype).tiny).log() / temperature).softmax(1)
