@@ -161,3 +161,14 @@ def test_a_group_of_one_value_moves_the_mean_alone():
 def test_a_backbone_without_a_feature_size_is_refused():
     with pytest.raises(ValueError, match="num_features"):
         TwoHead(nn.Linear(2, 2), 3)
+
+
+def test_more_batches_than_the_kernels_take_go_without_them(monkeypatch):
+    monkeypatch.setattr("fasten.nets.fused_norm.usable", lambda x: True)
+    net = TwoHead(BACKBONES["resnet"][0](), 3).train()
+    norm = next(module for module in net.modules() if isinstance(module, PartedBatchNorm))
+    found = {}
+    for count in (1, 3, 4):
+        with net.parts.using(fused=True, sizes=(2,) * count):
+            found[count] = norm.can_fuse(torch.zeros(2 * count, 64, 4, 4))
+    assert found == {1: True, 3: True, 4: False}

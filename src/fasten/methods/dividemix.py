@@ -25,7 +25,7 @@ from fasten.contract import Batch, Draw, Examples, Predict, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import plain_loss, unevenness, weighted_mean
 from fasten.ops.mixture import divided, lower_group
-from fasten.ops.mixup import folded_beta, look_up, mixed, sharpened
+from fasten.ops.mixup import folded_beta, look_up, mean_prediction, mixed, sharpened
 from fasten.ranges import NotNegative, Part, Positive, Share
 
 RATE, EPOCHS = 0.2, 300  # of the recipe's rate; the authors' epochs, in which `ramp` is counted
@@ -132,12 +132,12 @@ class DivideMix(nn.Module):
     def _targets(self, k: int, x: Examples, u: Examples) -> list[Tensor]:
         """Of both views of all rows; as in the code, the running statistics follow the passes made for them."""
         net, other = (self.net, self.twin) if k == 0 else (self.twin, self.net)
-        u_1, u_2, x_1, x_2 = (z.softmax(1) for (z,) in net.each([*u.views, *x.views], "split"))
-        guesses = torch.softmax(other.eval()(torch.cat(u.views))[0], 1).chunk(2)
+        p_u, p_x = mean_prediction(net, u.views), mean_prediction(net, x.views)
+        p_other = mean_prediction(other.eval(), u.views)
         other.train()
-        w = self.clean_probability[k, x.index, None].to(x_1.dtype)
-        refined = sharpened(w * F.one_hot(x.y, self.num_classes) + (1 - w) * (x_1 + x_2) / 2, self.temperature)
-        guessed = sharpened((u_1 + u_2 + guesses[0] + guesses[1]) / 4, self.temperature)
+        w = self.clean_probability[k, x.index, None].to(p_x.dtype)
+        refined = sharpened(w * F.one_hot(x.y, self.num_classes) + (1 - w) * p_x, self.temperature)
+        guessed = sharpened((p_u + p_other) / 2, self.temperature)
         return [refined, refined, guessed, guessed]
 
     @property

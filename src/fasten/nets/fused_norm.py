@@ -44,6 +44,7 @@ except ImportError:
 # ResNet; four times that with twice the programs or twice the channels. A third launch, to merge once, would idle
 # longer. These numbers do not follow the device, so that sums come in the same order everywhere.
 PROGRAMS, CHANNELS, WARPS = 256, 32, 8
+MOST_PARTS = 3  # of a batch, whose sizes the kernels take
 TILES, MIN_TILE_ROWS = 128, 32  # most tiles of a part, as many as rows in a chunk (one layout); fewest rows of a tile
 CHUNK_BYTES, STAGES = 8192, 4  # of each tensor at a time; how deep the pipeline, without which each load is waited for
 
@@ -267,7 +268,7 @@ class _Plan:
         tiles, chunk = -(-max(rows) // tile_rows), CHUNK_BYTES // CHANNELS // x.element_size()
         self.first, self.second = (blocks, tiles, len(rows)), (blocks, tiles + 1, len(rows))
         self.buffers = (2, len(rows), tiles, x.shape[1])
-        self.sizes = (*rows, *[0] * (3 - len(rows)), tile_rows, x.shape[1])
+        self.sizes = (*rows, *[0] * (MOST_PARTS - len(rows)), tile_rows, x.shape[1])
         self.fixed = {"CHANNELS": CHANNELS, "ROWS": chunk, "STAGES": STAGES, "num_warps": WARPS}
 
 

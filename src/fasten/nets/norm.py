@@ -129,7 +129,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def can_fuse(self, x: Tensor) -> bool:
         plain = self.affine and self.track_running_stats and self.momentum is not None and self.parts.group is None
-        plain = plain and not self._over_ranks
+        plain = plain and not self._over_ranks and len(self.parts.sizes) <= fused_norm.MOST_PARTS
         return self.parts.fused and self.training and plain and fused_norm.usable(x)
 
     def fused(self, x: Tensor, residual: Tensor | None, relu: bool) -> Twice:

@@ -1,10 +1,12 @@
-"""MixUp: every row of a batch mixed with another one, in shares of a folded beta distribution."""
+"""MixUp, every row of a batch mixed with another one in shares of a folded beta distribution, and targets for it."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fasten.nets import Heads
 
 GRID = 2**16  # steps of the integral
 POINTS = 4097  # of the table
@@ -40,6 +42,11 @@ def look_up(table: Tensor, u: Tensor) -> Tensor:
 def mixed(rows: Tensor, order: Tensor, share: Tensor) -> Tensor:
     """Each row with the one that `order` has in its place, in shares of `share` and the rest."""
     return torch.lerp(rows[order], rows, share.to(rows.dtype))
+
+
+def mean_prediction(net: Heads, views: list[Tensor]) -> Tensor:
+    """Over views of the same rows, each of which has batch-norm statistics of its own in training: (B, N)."""
+    return torch.stack([logits.softmax(1) for logits, *_ in net.each(views, "split")]).mean(0)
 
 
 def sharpened(p: Tensor, temperature: float) -> Tensor:
