@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from fasten.data.noise import corrupt, parse_noise
 from fasten.files import write_text
 from fasten.metrics import auprc, auroc
-from fasten.records import environment
+from fasten.records import environment, read_record
 
 SHARES = ("0.0", "0.1", "0.2", "0.4")
 GAUSSIANS = (
@@ -61,11 +61,10 @@ def problems(folder: Path, seed: int, digit_noises: Sequence[str] = ("symmetric:
             yield f"digits as {name}, {noise}", (given, truth)
 
 
-def measure(folder: Path, setting: str, seed: int, labels: Given) -> dict[str, float]:
+def measure(folder: Path, run: str, options: Sequence[str], seed: int, labels: Given) -> dict[str, float]:
     given, truth = labels
-    run = f"run-{setting}"
     rest = ("--device", "cpu", "--json")
-    train = ("train", "embeddings.npz", "--set", setting, "--seed", str(seed), "--no-references")
+    train = ("train", "embeddings.npz", *options, "--seed", str(seed), "--no-references")
     command(folder, *train, *rest, "--out", run)
     scores = json.loads(command(folder, "evaluate", run, "test.npz", *rest)[0])
     table = pd.read_csv(folder / run / "labels.csv", keep_default_na=False).sort_values("row")
@@ -76,11 +75,12 @@ def measure(folder: Path, setting: str, seed: int, labels: Given) -> dict[str, f
         "detection_auroc": auroc(p_wrong, wrong),
         "detection_auprc": auprc(p_wrong, wrong),
         "corrected_labels_right": float((table["corrected"].to_numpy().astype(np.int64) == truth).mean()),
+        "seconds": read_record(folder / run)["result"]["train_seconds"],
     }
 
 
-def compare(option: str, values: Sequence[str], seeds: Sequence[int], noises: Sequence[str]) -> dict[str, Any]:
-    """Problem -> value of the option -> means over the seeds."""
+def compare(ways: Mapping[str, Sequence[str]], seeds: Sequence[int], noises: Sequence[str]) -> dict[str, Any]:
+    """Problem -> way to train, by its options -> means over the seeds."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:
@@ -89,13 +89,13 @@ def compare(option: str, values: Sequence[str], seeds: Sequence[int], noises: Se
                 folder.mkdir()
                 for file in ("embeddings.npz", "test.npz"):
                     (Path(name) / file).rename(folder / file)
-                for value in values:
-                    runs = found.setdefault(problem, {}).setdefault(value, [])
-                    runs.append(measure(folder, f"{option}={value}", seed, labels))
-                    print(problem, value, seed, {key: round(number, 4) for key, number in runs[-1].items()}, flush=True)
+                for way, options in ways.items():
+                    runs = found.setdefault(problem, {}).setdefault(way, [])
+                    runs.append(measure(folder, f"run-{way}", options, seed, labels))
+                    print(problem, way, seed, {key: round(number, 4) for key, number in runs[-1].items()}, flush=True)
     return {
-        problem: {value: {key: fmean(run[key] for run in runs) for key in runs[0]} for value, runs in values.items()}
-        for problem, values in found.items()
+        problem: {way: {key: fmean(run[key] for run in runs) for key in runs[0]} for way, runs in mine.items()}
+        for problem, mine in found.items()
     }
 
 
@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/averaging.json"))
     asked = parser.parse_args()
-    means = compare("average", SHARES, range(asked.seeds), ("symmetric:0.4",))
+    ways = {share: ("--set", f"average={share}") for share in SHARES}
+    means = compare(ways, range(asked.seeds), ("symmetric:0.4",))
     result = {"environment": environment(), "seeds": asked.seeds, "problems": means}
     write_text(asked.out, json.dumps(result, indent=1) + "\n")
 

@@ -25,7 +25,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/noisy_weight.json"))
     asked = parser.parse_args()
-    means = compare("noisy_weight", WEIGHTS, SEEDS, ("symmetric:0.4", "symmetric:0.8"))
+    ways = {weight: ("--set", f"noisy_weight={weight}") for weight in WEIGHTS}
+    means = compare(ways, SEEDS, ("symmetric:0.4", "symmetric:0.8"))
     result = {"environment": environment(), "seeds": list(SEEDS), "problems": means}
     write_text(asked.out, json.dumps(result, indent=1) + "\n")
 

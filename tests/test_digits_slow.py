@@ -88,3 +88,13 @@ def test_an_exceptions_docstring_has_the_measured_means(recorded, method):
     docstring = inspect.getmodule(METHODS[method].build).__doc__
     for name in (method, "cross-entropy"):
         assert f"{recorded[name]:.3f}" in docstring
+
+
+def test_the_page_of_methods_quotes_dividemix_from_the_record(recorded):
+    page = " ".join((MEASURED.parents[2] / "docs" / "methods.md").read_text(encoding="utf-8").split())
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    seconds = {m: fmean(float(r["seconds"]) for r in rows if r["method"] == m) for m in ("dividemix", "fasten")}
+    ours, theirs = recorded["dividemix"], recorded["fasten"]
+    times = round(seconds["dividemix"] / seconds["fasten"])
+    assert f"reaches {ours:.3f} without any clean row, where FasTEN has {theirs:.3f}, in {times} times" in page

@@ -161,7 +161,7 @@ def test_a_precision_without_rows_verified_at_random_says_nothing_of_such_rows(f
 def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, capsys):
     x, given, _ = make_blobs(200)
     np.savez("plain.npz", x=x, labels=given)
-    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "the method cross-entropy")
+    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "as dividemix or cross-entropy")
     answer(f"train plain.npz --method cross-entropy {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"
@@ -324,7 +324,7 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train items.csv --verified verified.txt", ["verified.txt, line 1: no row has the id", "such as"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
-        ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "the method cross-entropy"]),
+        ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "as dividemix or cross-entropy"]),
         ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
         ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),
         ("train photos/ --verified verified.txt --out photos", ["photos lies in the data photos/"]),

@@ -35,7 +35,8 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     if entry.clean_set and len(task.clean) == 0:
         raise ValueError(
             f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
-            "--verified FILE (in a table also in the column verified_label), or use the method cross-entropy"
+            "--verified FILE (in a table also in the column verified_label), or use a method that needs none, as "
+            "dividemix or cross-entropy"
         )
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
