@@ -24,7 +24,8 @@ from fasten.records import Run
 
 RECIPE = Recipe("small-cnn", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
 GOLDEN = Path(__file__).parent / "golden" / "ours"
-LITTLE_NOISE = {"dividemix": {"unlabelled_weight": 0.0}}  # as its authors have it where few labels are wrong
+NO_GUESSES = {"unlabelled_weight": 0.0}  # as DivideMix's authors have it where few labels are wrong
+LITTLE_NOISE = {"dividemix": NO_GUESSES, "dividemix-clean": NO_GUESSES}
 TRUTHFUL = [name for name, entry in METHODS.items() if not entry.true_transition]
 
 

@@ -324,7 +324,10 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train items.csv --verified verified.txt", ["verified.txt, line 1: no row has the id", "such as"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
-        ("train photos", ["fasten needs clean rows", "photos has none", "--verified FILE", "as dividemix or cross-entropy"]),
+        (
+            "train photos",
+            ["fasten needs clean rows", "photos has none", "--verified FILE", "as dividemix or cross-entropy"],
+        ),
         ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
         ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),
         ("train photos/ --verified verified.txt --out photos", ["photos lies in the data photos/"]),

@@ -70,7 +70,13 @@ def losses(setting) -> Experiment:
     return Experiment("losses", "The loss", "figure", curves=curves, x="epoch", y="loss")
 
 
-NOT_TIMED = {"dividemix", "forward", "t-revision", "volminnet"}  # no part of the paper's runs, and not yet on that GPU
+NOT_TIMED = {
+    "dividemix",
+    "dividemix-clean",
+    "forward",
+    "t-revision",
+    "volminnet",
+}  # no part of the paper's runs, and not yet on that GPU
 COMMAND = "reproduce small losses --device cpu --seeds 2 --out out"
 
 

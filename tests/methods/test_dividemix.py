@@ -77,7 +77,7 @@ def test_a_whole_run_is_that_of_the_authors_code(noise):
     warm_up, mix = method.plan(RECIPE)
     assert (warm_up.epochs, mix.epochs, mix.go_on, mix.each_epoch) == (10, 2, True, True)
 
-    draws = [{"noisy": rows(view, again, given, range(i, i + 16))} for i in (0, 16)] * 10
+    draws = [{"rows": rows(view, again, given, range(i, i + 16))} for i in (0, 16)] * 10
     first = Update(warm_up, Served(draws, per_epoch=2), CPU64.device)
     places = [(epoch, update) for epoch in range(1, 11) for update in range(2)]
     for t, loss in enumerate(updates(first, places)):
@@ -97,8 +97,8 @@ def test_a_whole_run_is_that_of_the_authors_code(noise):
         method.train()
         for k in (0, 1):  # one after the other, as there
             w, labelled = next(told)
-            np.testing.assert_allclose(method.clean_probability[k], w, rtol=1e-9)
-            assert torch.nonzero(method.clean_probability[k] > 0.5).flatten().tolist() == labelled
+            np.testing.assert_allclose(method.clean_probability[k, :-1], w, rtol=1e-9)
+            assert torch.nonzero(method.clean_probability[k, :-1] > 0.5).flatten().tolist() == labelled
             if 8 <= len(labelled) <= 24:
                 assert torch.nonzero(method.split[0, k]).flatten().tolist() == labelled
                 assert torch.equal(method.split[1, k], ~method.split[0, k])
@@ -136,7 +136,7 @@ def ref_sharpened(p, temperature):
 
 def test_the_loss_is_that_of_the_paper_and_filling_does_not_count():
     method, view, again, given, _ = make(RUNS["sym"], temperature=0.7, unlabelled_weight=3.0)
-    method.clean_probability[0] = torch.linspace(0, 1, 32, dtype=torch.float64)
+    method.clean_probability[0, :-1] = torch.linspace(0, 1, 32, dtype=torch.float64)
     method.epoch.fill_(2)
     method.done.fill_(1)
     method.share.fill_(0.25)
@@ -187,12 +187,40 @@ def test_each_network_is_told_by_the_other():
     for k, other in enumerate((method.twin, method.net)):
         p = softmax(other(view)[0].detach().numpy())
         nll = np.array([-np.log(p[i, given[i]]) for i in range(32)])
-        w = lower_group(torch.from_numpy((nll - nll.min()) / (nll.max() - nll.min())))
-        np.testing.assert_allclose(method.clean_probability[k], w, rtol=1e-9)
+        w = lower_group(torch.from_numpy(nll))
+        np.testing.assert_allclose(method.clean_probability[k, :-1], w, rtol=1e-9)
         assert torch.equal(method.split[0, k], w > 0.5)
         assert method.share[k] == 1 / ((w > 0.5).sum().item() // 4 + 1)  # as the authors count an epoch's updates
     assert torch.equal(method.split[1], ~method.split[0])
-    torch.testing.assert_close(method.weights, method.clean_probability.mean(0))
+    torch.testing.assert_close(method.weights, method.clean_probability[:, :-1].mean(0))
+
+
+def test_clean_rows_are_labelled_for_good_if_asked_for():
+    task = make_tiny_task()
+    for wanted in (False, True):
+        run = Run("tiny", method="dividemix", options={"clean_rows": wanted}, recipe=Recipe("small-cnn", batch_size=16))
+        method = CPU64.place(build_method(run, task))
+        loader = Loader(task, CPU64.device, 0, CPU64.dtype)
+        warm_up, mix = plan_of(method, run.recipe)
+        method.split[0] = False
+        method.split[0, :, :10] = True
+        method.clean_probability[:, :-1] = 0
+        picked = {}
+        for stage in (warm_up, mix):
+            for picks in loader.updates(stage, (0, 1)):
+                for name, p in picks.items():
+                    picked.setdefault(name, set()).update(p.index[p.weight > 0].tolist())
+        clean = set(range(66, 75)) if wanted else set()
+        assert picked["rows"] == set(range(66)) | clean
+        assert picked["labelled 0"] == set(range(10)) | clean
+        assert picked["unlabelled 0"] <= set(range(66))
+        if wanted:
+            x = loader.draws(mix, {"labelled 0": next(iter(loader.updates(mix, (0, 1))))["labelled 0"]})["labelled 0"]
+            certain = x.index >= 66
+            q = method._targets(0, x, x)[0]
+            assert torch.equal(q[certain].argmax(1), x.y[certain])
+            assert bool((q[certain].amax(1) > 1 - 1e-9).all())
+            assert not bool((q[~certain].amax(1) > 1 - 1e-9).any())
 
 
 def test_where_all_losses_are_the_same_there_are_still_rows_on_either_side():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from fasten.ops.mixup import folded_beta, look_up, mixed, sharpened
+from fasten.ops.mixup import folded_beta, look_up, mix_up, sharpened
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0, 0.2])
@@ -24,9 +24,14 @@ def test_shares_that_are_looked_up_are_distributed_so():
         assert found.quantile(q).item() == pytest.approx(beta.ppf((1 + q) / 2, 4, 4), abs=5e-3)
 
 
-def test_a_row_is_mixed_with_the_one_in_its_place():
-    rows, order = torch.tensor([[0.0], [10.0], [100.0]]), torch.tensor([1, 2, 0])
-    torch.testing.assert_close(mixed(rows, order, torch.tensor([0.9])), torch.tensor([[1.0], [19.0], [90.0]]))
+def test_rows_and_targets_are_mixed_alike_with_the_row_in_their_place():
+    first = torch.tensor([[0.9, 0.5, 1.0, 0.0], [0.1, 0.7, 0.0, 0.0]])  # of two views of two rows: a, b, a, b
+    second = torch.tensor([[0.3, 0.2, 0.0, 0.0]])  # of one row: c, c
+    order = [1, 5, 4, 2, 3, 0]  # where 0.1, 0.2, 0.3, 0.5, 0.7 and 0.9 are
+    tables = [torch.rand(6, 2, 2, generator=torch.Generator().manual_seed(0)), torch.eye(6)]
+    quantiles = torch.tensor([0.5, 0.8])
+    for found, rows in zip(mix_up(tables, [first, second], quantiles), tables, strict=True):
+        torch.testing.assert_close(found, 0.8 * rows + 0.2 * rows[order])
 
 
 def test_a_certain_prediction_stays_so_and_a_power_is_normal():

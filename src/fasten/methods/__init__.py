@@ -182,6 +182,17 @@ METHODS: dict[str, Entry] = {
         backprops=2,
         schedule=Schedule(300, (151,)),  # its authors'
     ),
+    "dividemix-clean": Entry(
+        DivideMix,
+        "semi-supervised",
+        "DivideMix with the clean rows among the labelled ones",
+        stages=2,
+        networks=2,
+        backbones=2,
+        backprops=2,
+        options={"clean_rows": True},
+        schedule=Schedule(150, (76,)),
+    ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
     "clean-only": Entry(CleanOnly, "reference", "cross-entropy on the clean rows alone"),

@@ -3,7 +3,7 @@
 Li, Socher, Hoi, ICLR 2020. Two networks are warmed up by cross-entropy. Before each epoch the losses of all rows under
 one of them, as a mixture of two normal distributions, tell the other which rows to take as labelled (low losses) and
 which as unlabelled. An update refines the labels of the first by the network's own predictions, guesses those of the
-others by both networks', and trains on mixtures of all of them. Clean rows are not used.
+others by both networks', and trains on mixtures of all of them. Clean rows have no part in it, but with `clean_rows`.
 
 Letters: w is a row's probability of being of the group with low losses, l the share of a row in its mixture, z logits,
 q targets. Follows the authors' code, but that a batch trains both networks: there one is trained for an epoch, then
@@ -25,7 +25,7 @@ from fasten.contract import Batch, Draw, Examples, Predict, Recipe, Stage
 from fasten.nets import OneHead
 from fasten.ops.means import plain_loss, unevenness, weighted_mean
 from fasten.ops.mixture import divided, lower_group
-from fasten.ops.mixup import folded_beta, look_up, mean_prediction, mixed, sharpened
+from fasten.ops.mixup import folded_beta, mean_prediction, mix_up, sharpened
 from fasten.ranges import NotNegative, Part, Positive, Share
 
 RATE, EPOCHS = 0.2, 300  # of the recipe's rate; the authors' epochs, in which `ramp` is counted
@@ -36,7 +36,8 @@ class DivideMix(nn.Module):
 
     `warm_up`: the share of the epochs before; `confidence_penalty`: on sure predictions in it, as the authors have for
     asymmetric noise; `threshold` of w; `temperature` of targets; `alpha` of l's beta distribution; `unlabelled_weight`:
-    0 to 150 with the authors, the more the noisier; `ramp`: epochs of 300 (else in proportion) over which it grows.
+    0 to 150 with the authors, the more the noisier; `ramp`: epochs of 300 (else in proportion) over which it grows;
+    `clean_rows`: they are labelled rows whose w is 1, which is in no paper.
     """
 
     clean_probability: Tensor
@@ -60,15 +61,16 @@ class DivideMix(nn.Module):
         alpha: Positive = 4.0,
         unlabelled_weight: NotNegative = 25.0,
         ramp: Positive = 16.0,
+        clean_rows: bool = False,
     ) -> None:
         super().__init__()
         self.net, self.twin = OneHead(backbone, num_classes), OneHead(twin, num_classes)
         self.num_classes, self.warm_up, self.confidence_penalty = num_classes, warm_up, confidence_penalty
         self.threshold, self.temperature = threshold, temperature
-        self.unlabelled_weight, self.ramp = unlabelled_weight, ramp
-        both = 2, len(labels)
-        self.register_buffer("clean_probability", torch.ones(both))  # w, as each network is told by the other
-        self.register_buffer("split", torch.ones(2, *both, dtype=torch.bool))  # labelled rows, and unlabelled ones
+        self.unlabelled_weight, self.ramp, self.clean_rows = unlabelled_weight, ramp, clean_rows
+        self.num_noisy = len(labels)
+        self.register_buffer("clean_probability", torch.ones(2, len(labels) + 1))  # w; the last is of clean rows
+        self.register_buffer("split", torch.ones(2, 2, len(labels), dtype=torch.bool))  # labelled rows, the others
         self.register_buffer("quantiles", folded_beta(alpha).float(), persistent=False)
         self.register_buffer("epoch", torch.tensor(-1.0))  # of the second stage, from 0
         self.register_buffer("done", torch.tensor(0.0))  # updates of this epoch
@@ -79,33 +81,33 @@ class DivideMix(nn.Module):
         slow = replace(recipe, rate=RATE * recipe.rate)
         late = replace(slow, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
         first, then = (dict.fromkeys(self.children(), r.sgd()) for r in (slow, late))
-        noisy = Draw("noisy", recipe.batch_size)
-        pair = replace(noisy, how="cycle", views=2)
+        rows = Draw("both" if self.clean_rows else "noisy", recipe.batch_size)
+        pair = replace(rows, how="cycle", views=2)
         draws = {f"labelled {k}": replace(pair, keep=self.split[0, k]) for k in (0, 1)}
-        draws |= {f"unlabelled {k}": replace(pair, keep=self.split[1, k]) for k in (0, 1)}
+        draws |= {f"unlabelled {k}": replace(pair, source="noisy", keep=self.split[1, k]) for k in (0, 1)}
         draws["labelled 0"] = replace(draws["labelled 0"], how="pass")
         step = partial(self.step, ramp=self.ramp * recipe.epochs / EPOCHS)
         divide = partial(self.divide, batch_size=recipe.batch_size)
         return [
-            Stage("warm-up", self.step_warm_up, {"noisy": noisy}, first, warm_up),
+            Stage("warm-up", self.step_warm_up, {"rows": rows}, first, warm_up),
             Stage("mix", step, draws, then, rest, prepare=divide, each_epoch=True, go_on=True),
         ]
 
     def step_warm_up(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
-        noisy = batch["noisy"]
+        rows = batch["rows"]
         for net in self.children():
-            (z,) = net(noisy.x)
-            penalty = weighted_mean((z.softmax(1) * z.log_softmax(1)).sum(1), noisy.weight)
-            yield net, plain_loss(z, noisy) + (penalty if self.confidence_penalty else 0)
+            (z,) = net(rows.x)
+            penalty = weighted_mean((z.softmax(1) * z.log_softmax(1)).sum(1), rows.weight)
+            yield net, plain_loss(z, rows) + (penalty if self.confidence_penalty else 0)
 
     def divide(self, predict: Predict, batch_size: int) -> None:
         """Labelled and unlabelled rows for each network, by the losses under the other."""
         for k, other in enumerate((self.twin, self.net)):
             z, y = predict("noisy", lambda x, net=other: net(x)[0])  # type: ignore[misc]
-            nll = F.cross_entropy(z, y, reduction="none")
-            w = lower_group((nll - nll.min()) / (nll.max() - nll.min()).clamp(min=torch.finfo(nll.dtype).tiny))
+            w = lower_group(F.cross_entropy(z, y, reduction="none"))
             self.split[:, k] = torch.stack(divided(w, self.threshold, least=batch_size))
-            self.clean_probability[k], self.share[k] = w, 1 / (self.split[0, k].sum(dtype=w.dtype) // batch_size + 1)
+            self.clean_probability[k, :-1] = w
+            self.share[k] = 1 / (self.split[0, k].sum(dtype=w.dtype) // batch_size + 1)
         self.epoch.add_(1)
         self.done.zero_()
 
@@ -117,11 +119,9 @@ class DivideMix(nn.Module):
     def loss(self, batch: Batch, k: int, ramp: float) -> Tensor:
         """Of one network, on its own rows."""
         x, u = batch[f"labelled {k}"], batch[f"unlabelled {k}"]
-        q = torch.cat(self._targets(k, x, u))
-        order = torch.cat([*x.coin[:, :2].T, *u.coin[:, :2].T]).argsort()
-        share = look_up(self.quantiles, x.coin[:1, 2])  # l
-        (z,) = (self.net, self.twin)[k](mixed(torch.cat([*x.views, *u.views]), order, share))
-        q, weight = mixed(q, order, share), torch.cat([x.weight, x.weight, u.weight, u.weight])
+        rows, q = torch.cat([*x.views, *u.views]), torch.cat(self._targets(k, x, u))
+        rows, q = mix_up([rows, q], [x.coin, u.coin], self.quantiles)
+        (z,), weight = (self.net, self.twin)[k](rows), torch.cat([x.weight, x.weight, u.weight, u.weight])
         end = 2 * len(x.y)  # of the labelled rows
         labelled = weighted_mean(F.cross_entropy(z, q, reduction="none")[:end], weight[:end])
         unlabelled = weighted_mean((z.softmax(1) - q).square().mean(1)[end:], weight[end:])
@@ -135,14 +135,14 @@ class DivideMix(nn.Module):
         p_u, p_x = mean_prediction(net, u.views), mean_prediction(net, x.views)
         p_other = mean_prediction(other.eval(), u.views)
         other.train()
-        w = self.clean_probability[k, x.index, None].to(p_x.dtype)
+        w = self.clean_probability[k, x.index.clamp(max=self.num_noisy), None].to(p_x.dtype)
         refined = sharpened(w * F.one_hot(x.y, self.num_classes) + (1 - w) * p_x, self.temperature)
         guessed = sharpened((p_u + p_other) / 2, self.temperature)
         return [refined, refined, guessed, guessed]
 
     @property
     def weights(self) -> Tensor:
-        return self.clean_probability.mean(0)  # for the record
+        return self.clean_probability[:, :-1].mean(0)  # for the record
 
     def forward(self, x: Tensor) -> Tensor:
         (z,), (z_twin,) = self.net(x), self.twin(x)

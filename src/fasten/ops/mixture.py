@@ -12,10 +12,11 @@ ITERATIONS, TOLERANCE, FLOOR = 10, 1e-2, 5e-4  # at most; of the mean log-likeli
 def lower_group(values: Tensor) -> Tensor:
     """How probably each of the numbers (n,) is of the group with the lower mean: on the host, in float64.
 
-    >>> lower_group(torch.tensor([0.0, 0.1, 0.1, 0.9, 1.0])).round().tolist()
+    >>> lower_group(torch.tensor([0.0, 0.2, 0.2, 1.8, 2.0])).round().tolist()
     [1.0, 1.0, 1.0, 0.0, 0.0]
     """
     x = values.cpu().double()
+    x = (x - x.min()) / (x.max() - x.min()).clamp(min=torch.finfo(x.dtype).tiny)  # in [0, 1], as the constants above
     member = _two_means(x)  # (n, 2)
     before = -torch.inf
     share, mean, var = _fitted(x, member)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,9 +41,15 @@ def look_up(table: Tensor, u: Tensor) -> Tensor:
     return torch.lerp(table[below], table[below + 1], place - below)
 
 
-def mixed(rows: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Each row with the one that `order` has in its place, in shares of `share` and the rest."""
-    return torch.lerp(rows[order], rows, share.to(rows.dtype))
+def mix_up(tables: Sequence[Tensor], coins: Sequence[Tensor], quantiles: Tensor) -> list[Tensor]:
+    """Each row of the tables (examples, targets) mixed with another one, the same for all tables.
+
+    `coins` are those of the draws of two views, which the rows are one after the other: they shuffle the rows, and one
+    number more is looked up among `quantiles`, as of `folded_beta`: the share of a row itself, for the whole batch.
+    """
+    order = torch.cat([view for coin in coins for view in coin[:, :2].T]).argsort()
+    share = look_up(quantiles, coins[0][:1, 2])
+    return [torch.lerp(rows[order], rows, share.to(rows.dtype)) for rows in tables]
 
 
 def mean_prediction(net: Heads, views: list[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ NAMES = {
     "cross-entropy": "Cross-entropy",
     "deep-knn": "Deep kNN",
     "dividemix": "DivideMix",
+    "dividemix-clean": "DivideMix w/ clean rows",
     "fasten": "FasTEN",
     "fasten-no-lc": "FasTEN w/o LC",
     "fasten-oracle": "FasTEN w/ oracle w/o LC",
