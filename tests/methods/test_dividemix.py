@@ -202,6 +202,7 @@ def test_clean_rows_are_labelled_for_good_if_asked_for():
         method = CPU64.place(build_method(run, task))
         loader = Loader(task, CPU64.device, 0, CPU64.dtype)
         warm_up, mix = plan_of(method, run.recipe)
+        assert mix.start == ("best" if wanted else "last")
         method.split[0] = False
         method.split[0, :, :10] = True
         method.clean_probability[:, :-1] = 0

@@ -37,7 +37,7 @@ class DivideMix(nn.Module):
     `warm_up`: the share of the epochs before; `confidence_penalty`: on sure predictions in it, as the authors have for
     asymmetric noise; `threshold` of w; `temperature` of targets; `alpha` of l's beta distribution; `unlabelled_weight`:
     0 to 150 with the authors, the more the noisier; `ramp`: epochs of 300 (else in proportion) over which it grows;
-    `clean_rows`: they are labelled rows whose w is 1, which is in no paper.
+    `clean_rows`: they are labelled rows of w = 1, and mixing begins from the warm-up's best epoch; in no paper.
     """
 
     clean_probability: Tensor
@@ -88,10 +88,9 @@ class DivideMix(nn.Module):
         draws["labelled 0"] = replace(draws["labelled 0"], how="pass")
         step = partial(self.step, ramp=self.ramp * recipe.epochs / EPOCHS)
         divide = partial(self.divide, batch_size=recipe.batch_size)
-        return [
-            Stage("warm-up", self.step_warm_up, {"rows": rows}, first, warm_up),
-            Stage("mix", step, draws, then, rest, prepare=divide, each_epoch=True, go_on=True),
-        ]
+        plain = Stage("warm-up", self.step_warm_up, {"rows": rows}, first, warm_up)
+        mix = Stage("mix", step, draws, then, rest, prepare=divide, each_epoch=True, go_on=True)
+        return [plain, replace(mix, start="best") if self.clean_rows else mix]
 
     def step_warm_up(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         rows = batch["rows"]
