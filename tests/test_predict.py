@@ -320,6 +320,15 @@ def test_an_exported_program_predicts_as_the_run_for_any_number_of_rows(kind, fo
     assert not any("noisy" in name for name in model.state_dict())
 
 
+@pytest.mark.parametrize("method", ["dividemix", "mlac", "mslc"])
+def test_whatever_networks_a_method_has_what_is_exported_predicts_as_all_of_it(method, folder, capsys):
+    x, labels = blobs(90, seed=0)
+    np.savez("rows.npz", x=x, labels=labels, verified=np.where(np.arange(90) % 3 == 0, labels, -1))
+    run(f"train rows.npz --method {method} --epochs 3 --no-references --device cpu --out run")
+    found = answer("export run --format torch --out m.pt2", capsys)
+    assert found["largest_difference"] < 1e-5
+
+
 def test_an_exported_file_holds_nothing_of_the_rows_compared(table_run, folder):
     secret = np.float32(1234.5678)
     for name, value in (("a", 0.0), ("b", secret)):

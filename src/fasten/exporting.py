@@ -40,22 +40,28 @@ ENDINGS = {"onnx": ".onnx", "torch": ".pt2"}
 
 
 class Classifier(nn.Module):
-    """From raw examples, (B, H, W, C) uint8 images or (B, D) float32 features, to class probabilities (B, N)."""
+    """From raw examples, (B, H, W, C) uint8 images or (B, D) float32 features, to class probabilities (B, N).
+
+    Of several networks, as DivideMix has two, they are those of their mean logits.
+    """
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, heads: Heads, task: Task) -> None:
+    def __init__(self, networks: list[Heads], task: Task) -> None:
         super().__init__()
         plain = Normalise(task.mean, task.std, task.x.ndim == 4, CPU, torch.float32)
         self.register_buffer("scale", plain.scale)
         self.register_buffer("shift", plain.shift)
-        self.image, self.backbone, self.clean = plain.image, heads.backbone, heads.get_submodule("clean")
+        self.image = plain.image
+        # Without what surrounds a pass in training.
+        self.networks = nn.ModuleList(nn.Sequential(net.backbone, net.get_submodule("clean")) for net in networks)
 
     def forward(self, examples: Tensor) -> Tensor:
         x = examples.float() * self.scale + self.shift
-        features = self.backbone(x.permute(0, 3, 1, 2) if self.image else x)
-        return torch.softmax(self.clean(features), 1)
+        x = x.permute(0, 3, 1, 2) if self.image else x
+        logits = [network(x) for network in self.networks]
+        return torch.softmax(torch.stack(logits).mean(0) if len(logits) > 1 else logits[0], 1)
 
 
 def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None = None) -> dict[str, Any]:
@@ -69,12 +75,12 @@ def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None
         raise ValueError(f"--out {out} must end in {ENDINGS[form]} for --format {form}")
     task = blank_task(read_finished(folder))
     method = load_method(folder, task).eval()
-    heads = getattr(method, "net", None)
-    assert isinstance(heads, Heads), "every method keeps its classifier there"
+    networks = [child for child in method.children() if isinstance(child, Heads)]
+    assert networks, "every method has its classifier among its children"
     if examples is None:
         examples = made_up(task)
     names = json.dumps(list(task.class_names))
-    content, predict = _exported(form, Classifier(heads, task).eval(), examples, names)
+    content, predict = _exported(form, Classifier(networks, task).eval(), examples, names)
     difference = _largest_difference(predict, _ours(method, task), examples)
     if not difference <= TOLERANCE:
         raise ValueError(
