@@ -10,8 +10,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py --out demo-run
 
+# Two files of tests at a time; a file's tests share what they trained.
 test: lint
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 # Ray is needed here alone; where it cannot be had, its tests are skipped and say so.
 test-slow: $(STAMP)
