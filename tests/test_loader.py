@@ -63,6 +63,19 @@ def test_each_epoch_goes_by_what_is_kept_when_it_starts():
     assert (loader.num_updates(changing), loader.most_updates(changing)) == (1, 5)
 
 
+def test_draws_of_the_same_name_in_another_run_are_their_own():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    keep = torch.arange(66) < 20
+    wide, narrow = (
+        Stage("", lambda batch: iter(()), {"rows": draw}, {})
+        for draw in (Draw("both", 75), Draw("noisy", 66, keep=keep))
+    )
+    for stage, rows in ((wide, 75), (narrow, 20), (wide, 75)):
+        (picks,) = loader.updates(stage, (0, 1))
+        counted = picks["rows"].index[picks["rows"].weight > 0]
+        assert sorted(counted.tolist()) == list(range(rows))
+
+
 def test_two_views_of_a_row_are_augmented_apart():
     loader = Loader(make_tiny_task(), CPU, seed=0)
     draw = Draw("noisy", 16, views=2)

@@ -187,14 +187,17 @@ class Loader:
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
         """Consecutive batches of the epoch's permutation; past its end it is repeated, in a pass with weight 0."""
-        size = self.batch_size(draw)
-        if self._orders.get(name, (None, None))[0] != key:
+        size, of = (
+            self.batch_size(draw),
+            (key, draw.source, id(draw.keep)),
+        )  # another run may draw from this loader, too
+        if self._orders.get(name, (None, None))[0] != of:
             generator = torch_stream(self.device, self.seed, name, *key)
             order = torch.randperm(len(self.rows[draw.source]), generator=generator, device=self.device)
             if draw.keep is not None:
                 dropped = torch.nonzero(draw.keep == 0).flatten()
                 order = order[~torch.isin(order, dropped)]
-            self._orders[name] = (key, order)
+            self._orders[name] = (of, order)
         order = self._orders[name][1]
         place = torch.arange(first * size, (first + count) * size, device=self.device)
         counts = (place < len(order)) | (draw.how == "cycle")
