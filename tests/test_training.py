@@ -170,11 +170,14 @@ def test_clean_only_takes_no_row_twice_while_there_are_enough(clean, batch_size,
 @pytest.mark.parametrize(("alone", "here", "says"), [(0.9, 0.7, True), (0.9, 0.88, False), (0.7, 0.9, False)])
 def test_it_says_when_the_clean_rows_alone_do_better(alone, here, says):
     record = {
+        "run": {"method": "fasten"},
         "data": {"rows_valid": 100, "rows_test": 0},
         "references": {"clean_only": {"valid_accuracy": alone, "test_accuracy": None}},
         "result": {"valid_accuracy": here, "test_accuracy": None},
     }
     assert (clean_rows_do_better(record) is not None) == says
+    record["run"]["method"] = "dividemix-clean"  # is not told to try itself
+    assert "dividemix" not in str(clean_rows_do_better(record))
 
 
 def test_threads_start_from_the_weights_of_their_own_seeds(monkeypatch):
@@ -208,7 +211,8 @@ def test_the_demos_promise_over_five_seeds(tmp_path):
     assert ours > clean
     assert ours >= noisy + 0.15
     bad = train(Run("digits", "symmetric:0.8", recipe=recipe), tmp_path / "bad", settings)
-    assert any("clean rows alone do better" in note for note in bad["notes"])
+    (note,) = [note for note in bad["notes"] if "clean rows alone do better" in note]
+    assert "try --method dividemix-clean" in note
 
 
 def test_an_unfinished_run_has_a_report_with_the_epochs_so_far(tmp_path):

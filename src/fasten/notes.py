@@ -102,8 +102,9 @@ def clean_rows_do_better(record: Record) -> str | None:
             continue
         alone, here = reference[name], result[name]
         if gain(here, alone, rows) < 0:
+            another = "" if record["run"]["method"] == "dividemix-clean" else "try --method dividemix-clean, "
             return (
                 f"the clean rows alone do better: {alone:.1%} of the {part} rows against {here:.1%} with the noisy "
-                "ones; use --method clean-only, or have more labels checked"
+                f"ones; use --method clean-only, {another}or have more labels checked"
             )
     return None
