@@ -1,12 +1,7 @@
 """The fused kernels do what batch norm, part by part, then the sum and ReLU do. Triton's interpreter runs them here."""
 
 import copy
-import os
-import subprocess
-import sys
-from importlib.metadata import version
 
-import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -17,18 +12,11 @@ from fasten.nets import OneHead, fused_norm
 from fasten.nets.fused_norm import norm_act, usable
 from fasten.nets.resnet import BasicBlock, ResNet
 from fasten.ops.lookahead import look_ahead
+from interpreter import in_the_interpreter, interpreted, not_interpreted
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MOMENTUM, EPS = 0.1, 1e-5
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
-interpreted = pytest.mark.skipif(
-    not (fused_norm.AVAILABLE and INTERPRETED), reason="needs triton, and TRITON_INTERPRET=1 from the start"
-)
-
-
-def numbers(text):
-    return tuple(int(number) for number in text.split(".")[:2])
 
 
 def reference(x, weight, bias, mean, var, parts, residual, relu):
@@ -71,16 +59,9 @@ def check(tensors, parts, relu, rtol=1e-5, atol=1e-5):
         torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
 
 
-@pytest.mark.skipif(not fused_norm.AVAILABLE, reason="triton is not installed")
-@pytest.mark.skipif(INTERPRETED, reason="is what this test starts")
+@not_interpreted
 def test_all_that_follows_holds_in_the_interpreter():
-    if numbers(version("triton")) < (3, 7) and numbers(np.__version__) >= (2, 4):
-        pytest.skip("the interpreter of triton before 3.7 does not know numpy from 2.4 on")
-    # In a process of its own: Triton reads the variable when it is first imported, and obeys it from then on.
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    in_the_interpreter(__file__)
 
 
 @interpreted

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fasten import fused_augment
 from fasten.augment import NUM_RANDOM, Normalise, centre_crop, gather_crop_flip
 from fasten.contract import Draw, Examples, SetName, Stage
 from fasten.data.task import Task
@@ -218,7 +219,10 @@ class Loader:
     def _view(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
         """Rows of `store`, augmented and normalised."""
         if self.is_image and (self.pad or self.flip or self.crop):
-            return self.normalise(gather_crop_flip(store, place, random, self.pad, self.flip, self.crop))
+            how = (store, place, random, self.pad, self.flip, self.crop)
+            if fused_augment.usable(store, self.normalise):
+                return fused_augment.look(*how, self.normalise)
+            return self.normalise(gather_crop_flip(*how))
         return self.normalise(store.index_select(0, place))  # on a CPU several times as fast as store[place]
 
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:

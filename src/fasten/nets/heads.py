@@ -7,8 +7,10 @@ lower precision; logits are always in the heads' own.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasten.contract import NormMode
@@ -34,7 +36,11 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         features = self.features(x)
-        return tuple(self.get_submodule(name)(features) for name in self.names)
+        heads = [cast(nn.Linear, self.get_submodule(name)) for name in self.names]
+        if len(heads) == 1:
+            return (heads[0](features),)
+        weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        return torch.chunk(F.linear(features, weight, bias), len(heads), 1)  # one product for all
 
     def features(self, x: Tensor) -> Tensor:
         """What the classifiers see, (B, num_features)."""

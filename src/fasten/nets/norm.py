@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fasten.contract import NormMode
 from fasten.nets import fused_norm
+from fasten.nets.fused_apply import apply_act
 from fasten.ranks import total, world
 
 # One tensor for two uses. Where our kernels made it, they also add the two gradients, in passing.
@@ -67,6 +68,8 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _normalised(self, x: Tensor) -> Tensor:
         if self.can_fuse(x):
             return self.fused(x, None, relu=False)[0]
+        if self.can_apply(x):
+            return self.applied(x, None, relu=False)
         if self.training and self.parts.group is not None:
             return self._grouped(x, self.parts.group)
         if not self.training or len(self.parts.sizes) < 2:
@@ -127,8 +130,21 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate.to(self.running_mean.dtype))
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), rate.to(self.running_var.dtype))
 
+    @property
+    def _plain(self) -> bool:
+        return self.affine and self.track_running_stats
+
+    def can_apply(self, x: Tensor) -> bool:
+        still = self._plain and not self.training and not torch.is_grad_enabled()
+        return self.parts.fused and still and fused_norm.usable(x)
+
+    def applied(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        return apply_act(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps, residual, relu)
+
     def can_fuse(self, x: Tensor) -> bool:
-        plain = self.affine and self.track_running_stats and self.momentum is not None and self.parts.group is None
+        plain = self._plain and self.momentum is not None and self.parts.group is None
         plain = plain and not self._over_ranks and len(self.parts.sizes) <= fused_norm.MOST_PARTS
         return self.parts.fused and self.training and plain and fused_norm.usable(x)
 
@@ -152,6 +168,9 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Twi
     """relu(norm(x) + residual), in fewer passes over memory where the kernels for it can be used."""
     if isinstance(norm, PartedBatchNorm) and norm.can_fuse(x):
         return norm.fused(x, residual, relu=True)
+    if isinstance(norm, PartedBatchNorm) and norm.can_apply(x):
+        y = norm.applied(x, residual, relu=True)
+        return y, y
     y = norm(x)
     y = F.relu(y if residual is None else y + residual)
     return y, y

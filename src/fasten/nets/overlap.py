@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fasten.nets.columns import convolve, few_channels
 from fasten.nets.norm import Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
@@ -95,6 +96,8 @@ class OverlappedConv2d(nn.Conv2d):
         low = self.parts.low.get(self.weight)
         if low is None:
             return super().forward(x)
+        if few_channels(x, self):
+            return convolve(x, self, low.dtype)
         how = (self.stride, self.padding, self.dilation, self.groups)
         apply = cast(Any, _Convolve.apply)
         return cast(Tensor, apply(x, self.weight, low, how))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from fasten.nets.norm import Twice, norm_relu
@@ -97,4 +96,4 @@ class ResNet(nn.Module):
             features = pooled, pooled
         for number in range(1, self.num_stages + 1):
             features = self.get_submodule(f"layer{number}")(features)
-        return torch.mean(features[0], (2, 3))
+        return features[0].permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # whose gradient comes channels last
