@@ -24,11 +24,12 @@ ROWS = 128  # of a program
 
 
 def _gather(  # type: ignore[no-untyped-def]
-    x, out, rows, height, width, h, w, C, KW, USED, down, right, top, left, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    x, out, rows, height, width, h, w, down, right, top, left, C: tl.constexpr, KW: tl.constexpr, USED: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, WIDTH)
-    image, y, column = (r // (h * w)).to(tl.int64), r // w % h, r % w
+    image, y, column = r // (h * w), r // w % h, r % w
     y = (y * down - top)[:, None] + (k // (KW * C))[None, :]
     column = (column * right - left)[:, None] + (k // C % KW)[None, :]
     inside = (r < rows)[:, None] & (k < USED)[None, :] & (y >= 0) & (y < height) & (column >= 0) & (column < width)
@@ -45,7 +46,7 @@ def few_channels(x: Tensor, layer: nn.Conv2d) -> bool:
     """Whether a convolution is of this kind: a small kernel on images that need no gradient, on a GPU."""
     small = layer.weight[0].numel() <= WIDTH and layer.groups == 1 and max(layer.dilation) == 1
     ready = x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and not x.requires_grad
-    return AVAILABLE and small and ready
+    return AVAILABLE and small and ready and x.numel() * WIDTH < 2**31  # places are counted in 32 bits
 
 
 def convolve(x: Tensor, layer: nn.Conv2d, dtype: torch.dtype) -> Tensor:
@@ -64,7 +65,7 @@ def _columns(x: Tensor, layer: nn.Conv2d, h: int, w: int, dtype: torch.dtype) ->
     kernel, used = layer.kernel_size[1], layer.weight[0].numel()
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         _kernel[(triton.cdiv(rows, ROWS),)](
-            x, out, rows, height, width, h, w, channels, kernel, used, *layer.stride, *layer.padding,
-            ROWS=ROWS, WIDTH=WIDTH,
+            x, out, rows, height, width, h, w, *layer.stride, *layer.padding,
+            C=channels, KW=kernel, USED=used, ROWS=ROWS, WIDTH=WIDTH, num_warps=8,
         )  # fmt: skip
     return out
