@@ -75,7 +75,9 @@ def test_outputs_gradients_and_running_statistics_are_those_of_batch_norm(parts,
 @interpreted
 @pytest.mark.parametrize("parts", [(5,), (1, 4), (4, 1), (2, 1, 3)])
 @pytest.mark.parametrize(("programs", "min_tile_rows", "tiles"), [(1, 1, 128), (30, 1, 128), (256, 1, 4), (7, 16, 128)])
-def test_how_the_rows_are_cut_does_not_matter(monkeypatch, parts, programs, min_tile_rows, tiles):
+@pytest.mark.parametrize("few", [0, 32])
+def test_how_the_rows_are_cut_does_not_matter(monkeypatch, parts, programs, min_tile_rows, tiles, few):
+    monkeypatch.setattr(fused_norm, "FEW_TILES", few)
     monkeypatch.setattr(fused_norm, "PROGRAMS", programs)
     monkeypatch.setattr(fused_norm, "MIN_TILE_ROWS", min_tile_rows)
     monkeypatch.setattr(fused_norm, "TILES", tiles)

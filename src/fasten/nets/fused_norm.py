@@ -43,10 +43,14 @@ except ImportError:
 # per channel and tile of its part: with two parts of 100 images, 8% of the bytes that follow, in every layer of a
 # ResNet; four times that with twice the programs or twice the channels. A third launch, to merge once, would idle
 # longer. These numbers do not follow the device, so that sums come in the same order everywhere.
-PROGRAMS, CHANNELS, WARPS = 256, 32, 8
+PROGRAMS, CHANNELS = 256, 32
 MOST_PARTS = 3  # of a batch, whose sizes the kernels take
 TILES, MIN_TILE_ROWS = 128, 32  # most tiles of a part, as many as rows in a chunk (one layout); fewest rows of a tile
-CHUNK_BYTES, STAGES = 8192, 4  # of each tensor at a time; how deep the pipeline, without which each load is waited for
+CHUNK_BYTES = 8192  # of each tensor at a time
+# How deep the pipeline, without which each load is waited for, and how many warps. Where a part has few tiles, it is
+# waiting that takes the time: for the tiles to be merged, and for each other.
+STAGES, WARPS = 4, 8
+FEW_TILES, FEW_STAGES, FEW_WARPS = 32, 3, 4
 
 
 def _kernel(body: Callable[..., Any]) -> Any:
@@ -269,7 +273,10 @@ class _Plan:
         self.first, self.second = (blocks, tiles, len(rows)), (blocks, tiles + 1, len(rows))
         self.buffers = (2, len(rows), tiles, x.shape[1])
         self.sizes = (*rows, *[0] * (MOST_PARTS - len(rows)), tile_rows, x.shape[1])
-        self.fixed = {"CHANNELS": CHANNELS, "ROWS": chunk, "STAGES": STAGES, "num_warps": WARPS}
+        self.merged, stages, warps = (
+            (FEW_TILES, FEW_STAGES, FEW_WARPS) if tiles <= FEW_TILES else (TILES, STAGES, WARPS)
+        )
+        self.fixed = {"CHANNELS": CHANNELS, "ROWS": chunk, "STAGES": stages, "num_warps": warps}
 
 
 class _NormAct(torch.autograd.Function):
@@ -287,7 +294,7 @@ class _NormAct(torch.autograd.Function):
             _normalize[plan.second](
                 x, x if residual is None else residual, y, weight, bias, tile_mean, tile_m2, mean, rstd, running_mean,
                 running_var, momentum, eps, *plan.sizes,
-                RELU=relu, RESIDUAL=residual is not None, TILES=TILES, **plan.fixed,
+                RELU=relu, RESIDUAL=residual is not None, TILES=plan.merged, **plan.fixed,
             )  # fmt: skip
         saved = (x, weight, bias, mean, rstd, y if relu and residual is not None else None)
         if any(ctx.needs_input_grad):
@@ -315,7 +322,7 @@ class _NormAct(torch.autograd.Function):
             )  # fmt: skip
             _gradient[plan.second](
                 dz, x, dx, weight, bias, mean, rstd, tile_dz, tile_dzx, dweight, dbias, *plan.sizes,
-                MASKED=masked, TILES=TILES, **plan.fixed,
+                MASKED=masked, TILES=plan.merged, **plan.fixed,
             )  # fmt: skip
         return dx, dweight, dbias, None, None, dz if ctx.residual else None, None, None, None, None
 
@@ -333,7 +340,7 @@ class _NormAct(torch.autograd.Function):
             )  # fmt: skip
             _tangent[plan.first](
                 tx, x, x if y is None else y, tresidual, ty, weight, bias, tweight, tbias, mean, rstd, tile_tx,
-                tile_txx, *plan.sizes, RELU=ctx.relu, RESIDUAL=ctx.residual, TILES=TILES, **plan.fixed,
+                tile_txx, *plan.sizes, RELU=ctx.relu, RESIDUAL=ctx.residual, TILES=plan.merged, **plan.fixed,
             )  # fmt: skip
         return ty, ty.detach()
 
