@@ -166,3 +166,14 @@ def test_the_classifier_is_the_network_without_T():
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     assert isinstance(method.net, Heads)
     assert torch.equal(method(x), method.net(x)[0].softmax(1))
+
+
+def test_a_label_that_no_anchor_has_costs_much_but_not_more_than_any_number():
+    """A network that is sure of one class for all rows, as one may be after its first few updates."""
+    method = build()
+    sure = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64).expand(40, 3)
+    method.estimate(lambda source, of=None: (sure, GIVEN))
+    assert torch.equal(method.transition, sure[:3])
+    loss = loss_of(method.step, rows_of())
+    assert 1 < loss < 33
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, list(method.net.parameters())))

@@ -28,7 +28,8 @@ from fasten.ops.anchors import Filter, Percentile, anchor_rows
 from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.transition import corrected_nll
 
-CLIP = 1e-7  # probabilities stay so far from 0 and 1, as in the authors' code; the loss needs no other guard
+CLIP = 1e-7  # probabilities stay so far from 0 and 1, as in the authors' code
+FLOOR = 1e-14  # of T̂ in the loss: a label that it ruled out for every class would cost more than any number
 
 
 class Forward(nn.Module):
@@ -90,7 +91,7 @@ class Forward(nn.Module):
 
     def _nll(self, f: Tensor, labels: Tensor) -> Tensor:
         if self.correction == "forward":
-            return corrected_nll(f, self.transition, labels, guard=0.0)  # −log (T̂ᵀf)[ȳ]
+            return corrected_nll(f, self.transition.clamp(min=FLOOR), labels, guard=0.0)  # −log (T̂ᵀf)[ȳ]
         return -(self.inverse[labels] * f.log()).sum(1)  # (T̂⁻¹ ℓ)[ȳ], where ℓ = −log f
 
     def forward(self, x: Tensor) -> Tensor:
