@@ -275,9 +275,17 @@ def test_what_is_below_the_paper_is_quoted_from_the_records():
 def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("- **FasTEN with fewer clean rows")[2]
     about = page.partition("\n- ")[0].replace("\n  ", " ")
-    fewer = {record["run"]["clean"]: record for record in _on_cifar10("fasten", fewer=True)}
-    assert sorted(fewer) == [100, 250, 500]
-    shown = [f"{100 * record['result']['test_accuracy']:.2f}" for record in fewer.values()]
+    records = _on_cifar10("fasten", fewer=True)
+    shown = [f"{100 * record['result']['test_accuracy']:.2f}" for record in records]
+    shown += [f"{100 * record['result']['valid_accuracy']:.1f}" for record in records]
+    fewer, tenth = (
+        {r["run"]["clean"]: r for r in records if ("per_class" in r["run"]["options"]) == t} for t in (0, 1)
+    )
+    assert sorted(fewer) == sorted(tenth) == [100, 250, 500]
+    for run in json.loads((ROOT / "benchmarks" / "few_clean_stopped.json").read_text())["runs"]:
+        beside = [row["valid_accuracy"] for row in tenth[run["clean"]]["epochs"][: len(run["valid_accuracy"])]]
+        shown += [f"{100 * max(found):.1f}" for found in (run["valid_accuracy"], beside)]
+        shown += [f"{len(beside)} "]
     shown += [f"{fewer[rows]['epochs'][29][name]:.3f}" for rows in (100, 500) for name in T_DIAGONALS]
     first = [r for r in _on_cifar10("fasten") if r["run"]["seed"] == 1]
     (all_rows,) = (r for r in first if r["run"]["options"] == {"noisy_weight": 0.1})
