@@ -256,6 +256,20 @@ def test_without_test_rows_the_page_begins_with_the_labels():
     assert "Test accuracy not known" in text
 
 
+@pytest.mark.parametrize("warned", [True, False])
+def test_most_labels_wrong_on_the_word_of_a_model_alone_is_a_warning(warned):
+    record = own_record()
+    record["result"] |= {"test_accuracy": None, "valid_accuracy": None}
+    record["evaluation"]["evidence"] = None
+    table = table_of([("a", "b")] * 10)
+    made = make_gallery(table.assign(is_issue=table["row"] < (6 if warned else 5)), lambda row: None)
+    text = Page(render(record, made)).text
+    assert ("⚠ Warning 6 of 10 labels count as wrong, and no row verified at random says whether" in text) is warned
+    assert ("look at some before you use its corrections" in text) is warned
+    record["evaluation"]["evidence"] = evidence()
+    assert "no row verified at random says whether" not in Page(render(record, made)).text
+
+
 def test_too_few_rows_to_calibrate_are_said():
     record = own_record()
     record["evaluation"]["evidence"]["calibration"] |= {"uncalibrated": "3 held-back rows", "after": None}

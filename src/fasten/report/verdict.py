@@ -15,7 +15,7 @@ AUDIT = "audit"  # the method of a record of stored probabilities, which trained
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the run came to, in a sentence; the kind is `warn` where the clean rows alone did better."""
+    """What the run came to, in a sentence; `warn`: the clean rows alone did better, or it found too much to believe."""
 
     kind: Literal["good", "even", "warn", "open"]
     sentence: str
@@ -45,7 +45,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     if not result:
         return _unfinished(run, epochs)
     if run.get("method") == AUDIT and gallery:
-        return Verdict("even", _labels(gallery))
+        return _of_labels(gallery, part["evaluation"])
     clean = {} if run.get("method") == "clean-only" else mapping(part["references"], "clean_only")
     plain = number(mapping(part["references"], "noisy_only"), "test_accuracy")
     details: tuple[str, ...] = (
@@ -66,7 +66,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     if "test" not in known:
         reached = _without_comparison(method_name(run), result, data)
         if labels and number(result, "test_accuracy") is None:  # without test rows, the labels are what it is about
-            return Verdict("even", *labels, (*_corrections(part["evaluation"]), reached))
+            return _of_labels(gallery, part["evaluation"], reached)
         return Verdict("even", reached, details)
     ours, alone, rows = known["test"]
     helps = gain(ours, alone, rows) > 0
@@ -74,6 +74,16 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     word = "the noisy rows help" if helps else "no clear difference"
     sentence = f"{method_name(run)} reaches {percent(ours)} on the test rows; {against}: {word}."
     return Verdict("good" if helps else "even", sentence, details)
+
+
+def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
+    """Where the labels are all that there is to say: most of them wrong, on a model's word alone, is not believed."""
+    issues, rows = (number(gallery, key) or 0.0 for key in ("issues", "rows"))
+    if issues <= rows / 2 or mapping(evaluation, "evidence"):
+        return Verdict("even", _labels(gallery), (*_corrections(evaluation), *more))
+    sentence = f"{count(issues)} of {count(rows)} labels count as wrong, and no row verified at random says whether"
+    details = ("The model may have learnt too little: look at some before you use its corrections.", *more)
+    return Verdict("warn", f"{sentence} they are.", details)
 
 
 def _labels(gallery: Record) -> str:
