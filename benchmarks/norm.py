@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fasten.kernels import AVAILABLE
 from fasten.nets import fused_norm
 from fasten.nets.fused_norm import norm_act
 
@@ -112,7 +113,7 @@ def main() -> None:
     for name in ("programs", "warps", "stages"):
         parser.add_argument(f"--{name}", type=int, default=getattr(fused_norm, name.upper()))
     arguments = parser.parse_args()
-    if not (torch.cuda.is_available() and fused_norm.AVAILABLE):
+    if not (torch.cuda.is_available() and AVAILABLE):
         parser.error("needs a CUDA device and triton")
     for name in ("programs", "warps", "stages"):
         setattr(fused_norm, name.upper(), getattr(arguments, name))

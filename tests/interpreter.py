@@ -8,18 +8,18 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 
-from fasten.nets import fused_norm
+from fasten.kernels import AVAILABLE
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 interpreted = pytest.mark.skipif(
-    not (fused_norm.AVAILABLE and INTERPRETED), reason="needs triton, and TRITON_INTERPRET=1 from the start"
+    not (AVAILABLE and INTERPRETED), reason="needs triton, and TRITON_INTERPRET=1 from the start"
 )
 
 
 def not_interpreted(test):
     """For the one test of a file that starts all others again."""
-    there = pytest.mark.skipif(not fused_norm.AVAILABLE, reason="triton is not installed")
+    there = pytest.mark.skipif(not AVAILABLE, reason="triton is not installed")
     return there(pytest.mark.skipif(INTERPRETED, reason="is what this test starts")(test))
 
 

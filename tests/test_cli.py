@@ -33,7 +33,6 @@ from fasten.data.digits import read_digits
 from fasten.data.synthetic import make_blobs
 from fasten.datasets import DATASETS, Dataset
 from fasten.machine import choose_machine
-from fasten.nets import fused_norm
 from fasten.records import read_record
 
 ARGS = "--device cpu --epochs 2 --set batch_size=400"
@@ -236,7 +235,8 @@ def test_other_commands_refuse_too(folder, capsys, command, words):
 
 @pytest.mark.parametrize("name", ["fused", "overlapped", "compiled"])
 def test_a_gpu_without_triton_has_plain_kernels_only(monkeypatch, capsys, name):
-    monkeypatch.setattr(fused_norm, "AVAILABLE", False)
+    for place in ("bench", "machine"):
+        monkeypatch.setattr(f"fasten.{place}.AVAILABLE", False)
     for question, reply in {"is_available": True, "device_count": 1, "current_device": 0}.items():
         monkeypatch.setattr(torch.cuda, question, lambda reply=reply: reply)
     assert choose_machine("cuda").kernels == "plain"

@@ -7,8 +7,10 @@ from torch import nn
 
 from fasten import fused_augment
 from fasten.augment import Normalise, gather_crop_flip
+from fasten.nets import OneHead, fused_norm
 from fasten.nets.columns import convolve, few_channels
 from fasten.nets.fused_apply import apply_act
+from fasten.nets.resnet import BasicBlock, ResNet
 from interpreter import in_the_interpreter, interpreted, not_interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
@@ -46,6 +48,37 @@ def test_running_statistics_are_applied_as_batch_norm_does(batch, channels, size
     y = F.batch_norm(x, mean, var, weight, bias, False, 0.0, 1e-5) + (z if residual else 0)
     found = apply_act(x, weight, bias, mean, var, 1e-5, z if residual else None, relu)
     torch.testing.assert_close(found, F.relu(y) if relu else y, rtol=1e-5, atol=1e-5)
+
+
+@interpreted
+def test_a_residual_may_be_the_input_itself():
+    x, one, none = (
+        torch.randn(2, 16, 3, 3).contiguous(memory_format=torch.channels_last),
+        torch.ones(16),
+        torch.zeros(16),
+    )
+    torch.testing.assert_close(apply_act(x, one, none, none, one, 0.0, x, False), 2 * x)
+
+
+@interpreted
+def test_a_network_is_evaluated_by_the_kernel_but_not_where_tangents_may_come(monkeypatch):
+    monkeypatch.setattr(fused_norm, "usable", lambda x: True)
+    calls = []
+    monkeypatch.setattr("fasten.nets.norm.apply_act", lambda *how: calls.append(1) or apply_act(*how))
+    torch.manual_seed(0)
+    net = OneHead(ResNet(BasicBlock, (1, 1), channels=3), 4).to(memory_format=torch.channels_last)
+    x = torch.randn(6, 3, 8, 8)
+    net(x)  # statistics of some kind
+    net.eval()
+    plain = net(x)[0].detach()
+    net.parts.fused = True
+    assert torch.equal(net(x)[0].detach(), plain)  # gradients may be asked for
+    with torch.no_grad(), net.parts.using(virtual=True):
+        assert torch.equal(net(x)[0], plain)
+    assert calls == []
+    with torch.no_grad():
+        torch.testing.assert_close(net(x)[0], plain, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 6  # the stem's, two of each block, a shortcut's
 
 
 @interpreted

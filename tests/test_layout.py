@@ -15,7 +15,7 @@ ROOT = Path(fasten.__file__).parent
 # In the direction of the data; a file imports only from those above it. `x.*` are the other files of a package: they
 # stand before the package itself, and may import each other where that makes no circle.
 ORDER = [
-    *("constants", "files", "npy", "cells", "suggest", "sentences", "signals", "seeds", "torchrun", "ranks"),
+    *("constants", "files", "npy", "cells", "suggest", "sentences", "signals", "seeds", "torchrun", "ranks", "kernels"),
     "statistics",
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
     *("data.decoding", "data.decoders", "data.labels", "data.rows"),

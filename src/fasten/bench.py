@@ -16,9 +16,9 @@ from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
 from fasten.datasets import Dataset, make_task
+from fasten.kernels import AVAILABLE
 from fasten.loader import Loader
 from fasten.machine import Kernels, Machine
-from fasten.nets import fused_norm
 from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
 from fasten.suggest import nearest
@@ -170,6 +170,8 @@ def with_kernels(machine: Machine, name: str) -> Machine:
         raise ValueError(
             f"{machine.device} has plain kernels only, got --kernels {name}; leave it out, or add --device cuda"
         )
-    if wanted != "plain" and not fused_norm.AVAILABLE:
-        raise ValueError(f"--kernels {name} needs Triton, which is not there; `pip install triton`, or leave it out")
+    if wanted != "plain" and not AVAILABLE:
+        raise ValueError(
+            f"--kernels {name} needs Triton and a C compiler; `pip install triton`, install gcc, or leave it out"
+        )
     return replace(machine, kernels=wanted)

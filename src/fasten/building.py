@@ -18,7 +18,7 @@ from fasten.data.task import Task
 from fasten.engine import Fit, prefixes
 from fasten.evaluate import Watch
 from fasten.loader import Loader
-from fasten.machine import Machine
+from fasten.machine import OWN_KERNELS, Machine
 from fasten.nets import Heads, build_backbone
 from fasten.options import find_method, option_types
 from fasten.records import Run
@@ -89,7 +89,8 @@ def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
         free, _ = torch.cuda.mem_get_info(machine.device)
         fits = task.x.nbytes <= free // 2
     fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
-    return (Loader if fits else StreamLoader)(task, machine.device, seed, machine.dtype)
+    kind = Loader if fits else StreamLoader
+    return kind(task, machine.device, seed, machine.dtype, fused=machine.kernels in OWN_KERNELS)
 
 
 def weights_and_tables(method: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

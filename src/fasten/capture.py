@@ -38,6 +38,7 @@ def capture(
 
     def replay(picks: Mapping[str, Picks]) -> None:
         sources = [tensor for p in picks.values() for tensor in p.tensors()]
+        assert len(sources) == len(inputs)
         for places in alike:  # a kernel for each kind; one copy for each tensor takes longer
             torch._foreach_copy_([inputs[i] for i in places], [sources[i] for i in places])
         graph.replay()

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from fasten.augment import Normalise
+from fasten.kernels import AVAILABLE
 
-try:
+if AVAILABLE:
     import triton
     import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:
-    AVAILABLE = False
 
 BLOCK = 1024  # numbers of an image that a program makes
 

@@ -106,8 +106,11 @@ class BalancedDraw:
 class Loader:
     """All rows on the device, as they are stored; a batch is a gather."""
 
-    def __init__(self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32, *, fused: bool = True
+    ) -> None:
         self.device, self.seed, self.dtype, self.num_classes = device, seed, dtype, task.num_classes
+        self.fused = fused  # images are looked up by a kernel of our own, where it can be
         self.is_image, self.pad, self.flip, self.crop = task.x.ndim == 4, task.pad, task.flip, task.crop
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
@@ -220,7 +223,7 @@ class Loader:
         """Rows of `store`, augmented and normalised."""
         if self.is_image and (self.pad or self.flip or self.crop):
             how = (store, place, random, self.pad, self.flip, self.crop)
-            if fused_augment.usable(store, self.normalise):
+            if self.fused and fused_augment.usable(store, self.normalise):
                 return fused_augment.look(*how, self.normalise)
             return self.normalise(gather_crop_flip(*how))
         return self.normalise(store.index_select(0, place))  # on a CPU several times as fast as store[place]

@@ -10,12 +10,14 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fasten.nets import Heads, fused_norm
+from fasten.kernels import AVAILABLE
+from fasten.nets import Heads
 from fasten.ranks import local_rank, world
 
 # How networks run on a GPU: torch's own kernels; our fused batch norms; these, with weight gradients on a stream of
 # their own; or torch.compile, which takes half a minute.
 Kernels = Literal["plain", "fused", "overlapped", "compiled"]
+OWN_KERNELS = ("fused", "overlapped")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Machine:
         for module in method.modules():
             if isinstance(module, Heads):
                 module.precision = torch.bfloat16 if self.precision == "bf16" else None
-                module.parts.fused = self.kernels in ("fused", "overlapped")
+                module.parts.fused = self.kernels in OWN_KERNELS
                 module.parts.overlap = self.kernels == "overlapped"
         return method
 
@@ -74,7 +76,7 @@ def choose_machine(device: str | None = None, *, deterministic: bool = False) ->
     if chosen.type != "cuda":
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
-    kernels: Kernels = "overlapped" if fused_norm.AVAILABLE else "plain"  # torch.compile needs Triton too
+    kernels: Kernels = "overlapped" if AVAILABLE else "plain"  # torch.compile needs Triton too
     return Machine(numbered, "bf16", capture=world() == 1, kernels=kernels, deterministic=deterministic)
 
 

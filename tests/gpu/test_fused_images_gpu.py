@@ -7,14 +7,16 @@ from torch import nn
 
 from fasten import fused_augment
 from fasten.augment import Normalise, gather_crop_flip
-from fasten.nets import OneHead, build_backbone, fused_norm
+from fasten.kernels import AVAILABLE
+from fasten.nets import OneHead, build_backbone
 from fasten.nets.columns import convolve, few_channels
 from fasten.nets.fused_apply import apply_act
+from fasten.nets.overlap import gradients
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(not fused_norm.AVAILABLE, reason="triton is not installed"),
+    pytest.mark.skipif(not AVAILABLE, reason="triton is not installed"),
 ]
 
 
@@ -62,7 +64,28 @@ def test_few_channels_are_convolved_by_a_matrix_product():
     close(found, torch.autograd.grad(wanted, exact, dy.double())[0], 2**-7)
 
 
-def test_an_evaluated_network_says_the_same():
+def test_a_small_kernel_that_is_used_twice_has_both_gradients(monkeypatch):
+    """The second use has a gradient of its input, and is convolved in another way."""
+    calls = []
+    monkeypatch.setattr("fasten.nets.overlap.convolve", lambda *how: calls.append(1) or convolve(*how))
+    backbone = nn.Sequential(*[nn.Conv2d(3, 3, 3, padding=1, bias=False)] * 2, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    backbone.num_features = 3
+    net = OneHead(backbone, 5).to("cuda", memory_format=torch.channels_last)
+    x = torch.randn(200, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+
+    def slope() -> torch.Tensor:
+        return gradients(net(x)[0].square().sum(), [backbone[0].weight])[0].double()
+
+    exact = slope()
+    net.precision, net.parts.overlap = torch.bfloat16, True
+    for _ in range(10):
+        close(slope(), exact, 0.03)
+    assert len(calls) == 10
+
+
+def test_an_evaluated_network_says_the_same(monkeypatch):
+    calls = []
+    monkeypatch.setattr("fasten.nets.norm.apply_act", lambda *how: calls.append(1) or apply_act(*how))
     net = OneHead(build_backbone("resnet18", (3, 32, 32)), 10).to("cuda", memory_format=torch.channels_last)
     x = torch.randn(300, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
     net(x)  # statistics of some kind
@@ -73,4 +96,5 @@ def test_an_evaluated_network_says_the_same():
         plain = net(x)[0].double()
         net.parts.fused = True
         ours = net(x)[0].double()
+    assert len(calls) == 20  # all norms of a ResNet-18
     assert (ours - exact).norm() <= 1.5 * (plain - exact).norm()

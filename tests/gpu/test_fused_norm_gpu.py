@@ -5,7 +5,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 
-from fasten.nets import fused_norm
+from fasten.kernels import AVAILABLE
 from fasten.nets.fused_norm import norm_act, usable
 
 MOMENTUM, EPS = 0.1, 1e-5
@@ -15,7 +15,7 @@ KINDS = [(True, True), (False, True), (False, False), (True, False)]  # residual
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(not fused_norm.AVAILABLE, reason="triton is not installed"),
+    pytest.mark.skipif(not AVAILABLE, reason="triton is not installed"),
 ]
 
 

@@ -29,7 +29,7 @@ from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.transition import corrected_nll
 
 CLIP = 1e-7  # probabilities stay so far from 0 and 1, as in the authors' code
-FLOOR = 1e-14  # of T̂ in the loss: a label that it ruled out for every class would cost more than any number
+FLOOR = CLIP**2  # of T̂ in the loss, less than any f leaves of it: a label ruled out for every class costs no infinity
 
 
 class Forward(nn.Module):

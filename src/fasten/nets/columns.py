@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasten.nets.fused_norm import AVAILABLE
+from fasten.kernels import AVAILABLE
 
 if AVAILABLE:
     import triton
@@ -42,11 +42,16 @@ def _gather(  # type: ignore[no-untyped-def]
 _kernel: Any = triton.jit(_gather) if AVAILABLE else None
 
 
+def small_kernel(weight: Tensor) -> bool:
+    """Whether the columns have room for what a kernel sees."""
+    return weight.shape[1:].numel() <= WIDTH
+
+
 def few_channels(x: Tensor, layer: nn.Conv2d) -> bool:
     """Whether a convolution is of this kind: a small kernel on images that need no gradient, on a GPU."""
-    small = layer.weight[0].numel() <= WIDTH and layer.groups == 1 and max(layer.dilation) == 1
+    whole = small_kernel(layer.weight) and layer.groups == 1 and max(layer.dilation) == 1
     ready = x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and not x.requires_grad
-    return AVAILABLE and small and ready and x.numel() * WIDTH < 2**31  # places are counted in 32 bits
+    return AVAILABLE and whole and ready and x.numel() * WIDTH < 2**31  # places are counted in 32 bits
 
 
 def convolve(x: Tensor, layer: nn.Conv2d, dtype: torch.dtype) -> Tensor:
@@ -62,7 +67,7 @@ def _columns(x: Tensor, layer: nn.Conv2d, h: int, w: int, dtype: torch.dtype) ->
     """What the kernel sees at each pixel of the output: (B, h, w, WIDTH)."""
     batch, channels, height, width = x.shape
     out, rows = torch.empty(batch, h, w, WIDTH, dtype=dtype, device=x.device), batch * h * w
-    kernel, used = layer.kernel_size[1], layer.weight[0].numel()
+    kernel, used = layer.kernel_size[1], layer.weight.shape[1:].numel()
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         _kernel[(triton.cdiv(rows, ROWS),)](
             x, out, rows, height, width, h, w, *layer.stride, *layer.padding,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fasten.nets.fused_norm import AVAILABLE
+from fasten.kernels import AVAILABLE
 
 if AVAILABLE:
     import triton
@@ -46,13 +46,13 @@ _kernel: Any = triton.jit(_apply) if AVAILABLE else None
 def apply_act(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, residual: Tensor | None, relu: bool
 ) -> Tensor:
-    """For inputs that `fused_norm.usable` takes, where no gradient is asked for."""
+    """For inputs that `fused_norm.usable` takes, where no gradient is asked for; a residual is like x."""
     y, rows = torch.empty_like(x, memory_format=torch.channels_last), x.numel() // x.shape[1]
-    residual = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
+    added = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(x.shape[1], CHANNELS))
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         _kernel[grid](
-            x, residual, y, weight, bias, mean, var, eps, rows, x.shape[1],
-            RELU=relu, RESIDUAL=residual is not x, ROWS=ROWS, CHANNELS=CHANNELS,
+            x, added, y, weight, bias, mean, var, eps, rows, x.shape[1],
+            RELU=relu, RESIDUAL=residual is not None, ROWS=ROWS, CHANNELS=CHANNELS,
         )  # fmt: skip
     return y

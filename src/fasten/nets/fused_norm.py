@@ -30,13 +30,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-try:
+from fasten.kernels import AVAILABLE
+
+if AVAILABLE:
     import triton
     import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:
-    AVAILABLE = False
 
 # All kernels share one grid: 32 channels (64 bytes of bfloat16, what the memory delivers at once) by a tile of rows,
 # 256 programs in all, two per multiprocessor of an H200. Before its rows, a program of a second kernel reads 8 bytes

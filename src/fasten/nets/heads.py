@@ -7,7 +7,6 @@ lower precision; logits are always in the heads' own.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -36,11 +35,12 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         features = self.features(x)
-        heads = [cast(nn.Linear, self.get_submodule(name)) for name in self.names]
-        if len(heads) == 1:
-            return (heads[0](features),)
-        weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
-        return torch.chunk(F.linear(features, weight, bias), len(heads), 1)  # one product for all
+        heads = [self.get_submodule(name) for name in self.names]
+        linear = [head for head in heads if type(head) is nn.Linear and head.bias is not None]
+        if len(linear) == 1 or len(linear) < len(heads):  # somebody may have put others in their place
+            return tuple(head(features) for head in heads)
+        weight, bias = (torch.cat(each) for each in zip(*((head.weight, head.bias) for head in linear), strict=True))
+        return torch.chunk(F.linear(features, weight, bias), len(linear), 1)  # one product for all
 
     def features(self, x: Tensor) -> Tensor:
         """What the classifiers see, (B, num_features)."""

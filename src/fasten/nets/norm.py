@@ -136,6 +136,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def can_apply(self, x: Tensor) -> bool:
         still = self._plain and not self.training and not torch.is_grad_enabled()
+        still = still and not self.parts.virtual  # such a pass may carry tangents
         return self.parts.fused and still and fused_norm.usable(x)
 
     def applied(self, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:

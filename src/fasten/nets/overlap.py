@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fasten.nets.columns import convolve, few_channels
+from fasten.nets.columns import convolve, few_channels, small_kernel
 from fasten.nets.norm import Parts
 
 _sides: dict[torch.device, torch.cuda.Stream] = {}
@@ -78,9 +78,10 @@ class _Convolve(torch.autograd.Function):
             call = (dy, x, low, None, stride, padding, dilation, False, [0, 0], groups, mask)
             return cast(tuple[Tensor, ...], torch.ops.aten.convolution_backward(*call))
 
-        if again := ctx.weight in _found:
+        if ctx.weight in _found:
             join()
-        with nullcontext() if again else _beside(x.device, dy, x, low):
+        alone = ctx.weight not in _found and not small_kernel(ctx.weight)  # such a one may have a gradient in line, too
+        with _beside(x.device, dy, x, low) if alone else nullcontext():
             dweight = wanted([False, True, False])[1].to(ctx.weight.dtype)
         _found.add(ctx.weight)
         dx = wanted([True, False, False])[0] if ctx.needs_input_grad[0] else None

@@ -1,0 +1,15 @@
+"""Whether kernels of our own can be made here: by Triton, which needs a C compiler for what launches them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+try:
+    import triton  # noqa: F401
+
+    _found = True
+except ImportError:
+    _found = False
+
+AVAILABLE = _found and any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang"))))
