@@ -6,7 +6,7 @@ import os
 import shutil
 
 try:
-    import triton  # noqa: F401
+    import triton.language  # noqa: F401 (a mere folder of that name has none)
 
     _found = True
 except ImportError:
