@@ -40,6 +40,12 @@ def centre_crop(images: Tensor, crop: int | None) -> Tensor:
     return images[:, top : top + crop, left : left + crop]
 
 
+def image_layout(device: torch.device, dtype: torch.dtype) -> torch.memory_format:
+    """How images and the networks that see them lie in memory: channels last where convolutions are faster so."""
+    faster = device.type == "cuda" or (device.type == "cpu" and dtype == torch.float32)
+    return torch.channels_last if faster else torch.contiguous_format
+
+
 class Normalise:
     """(x − mean) / std per channel; images come as (B, H, W, C) uint8 and leave as (B, C, H, W)."""
 
@@ -50,7 +56,7 @@ class Normalise:
         self.scale = 1.0 / (unit * torch.tensor(std, dtype=dtype, device=device))
         self.shift = -torch.tensor(mean, dtype=dtype, device=device) / torch.tensor(std, dtype=dtype, device=device)
         self.image, self.dtype = image, dtype
-        self.layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        self.layout = image_layout(device, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = torch.addcmul(self.shift, x.to(self.dtype), self.scale)

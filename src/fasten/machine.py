@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from torch import nn
 
+from fasten.augment import image_layout
 from fasten.kernels import AVAILABLE
-from fasten.nets import Heads
+from fasten.nets import Heads, needs_plain_layout
 from fasten.ranks import local_rank, world
 
 # How networks run on a GPU: torch's own kernels; our fused batch norms; these, with weight gradients on a stream of
@@ -48,9 +49,10 @@ class Machine:
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = not self.deterministic
             torch.backends.cudnn.deterministic = self.deterministic
-            method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for module in method.modules():
             if isinstance(module, Heads):
+                if not needs_plain_layout(module):
+                    module.to(memory_format=image_layout(self.device, self.dtype))  # type: ignore[call-overload]
                 module.precision = torch.bfloat16 if self.precision == "bf16" else None
                 module.parts.fused = self.kernels in OWN_KERNELS
                 module.parts.overlap = self.kernels == "overlapped"

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,10 +19,12 @@ from builders import CPU64, make_tiny_task
 from fasten.building import build_method, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit, predict
+from fasten.estimator import FasTENClassifier
 from fasten.evaluate import Watch
 from fasten.loader import Loader
+from fasten.machine import Machine
 from fasten.methods import METHODS
-from fasten.nets import OneHead, TwoHead, build_backbone, foreign
+from fasten.nets import OneHead, TwoHead, build_backbone, foreign, needs_plain_layout
 from fasten.notes import start_notes
 from fasten.records import Run
 
@@ -319,3 +322,34 @@ def test_a_network_never_sees_a_batch_without_rows():
     )
     loader = Loader(task, CPU64.device, 0, CPU64.dtype)
     assert predict(method, loader, "test").shape == (0, 3)
+
+
+class Viewed(nn.Module):
+    """As many are written: a view of what a convolution made, which only one layout in memory allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu().view(len(x), -1)
+
+
+@pytest.mark.parametrize(("make", "plain"), [(Viewed, True), (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), False)])
+def test_a_network_keeps_the_layout_that_it_needs(make, plain):
+    net = make()
+    before = [weight.detach().clone() for weight in net.parameters()]
+    head = Machine(torch.device("cpu")).place(OneHead(build_backbone(net, (3, 8, 8)), 2))
+    assert needs_plain_layout(head) is plain
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
+    (weight,) = (p for p in net.parameters() if p.ndim == 4)
+    assert weight.is_contiguous() is plain
+    x = torch.randn(5, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    assert head(x)[0].shape == (5, 2)
+
+
+def test_such_a_network_is_trained_on_images():
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8), np.arange(60) % 2
+    clf = FasTENClassifier(net=Viewed(), epochs=1, device="cpu").fit(images, labels, y_verified=labels)
+    assert clf.predict(images).shape == (60,)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fasten.nets.foreign import LIBRARIES, build_foreign, has_weights, with_features
+from fasten.nets.foreign import LIBRARIES, build_foreign, has_weights, needs_plain_layout, with_features
 from fasten.nets.frozen import Frozen
 from fasten.nets.heads import Heads, OneHead, OpenHead, TwoHead
 from fasten.nets.resnet import BasicBlock, Bottleneck, ResNet
@@ -15,7 +15,16 @@ from fasten.nets.small import MLP, SmallCNN
 from fasten.nets.weights import load_weights
 from fasten.suggest import nearest
 
-__all__ = ["NETS", "Heads", "OneHead", "OpenHead", "TwoHead", "build_backbone", "has_weights"]
+__all__ = [
+    "NETS",
+    "Heads",
+    "OneHead",
+    "OpenHead",
+    "TwoHead",
+    "build_backbone",
+    "has_weights",
+    "needs_plain_layout",
+]
 
 # A name -> from the shape of one example, (channels, height, width) or (features,), to a feature extractor.
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {

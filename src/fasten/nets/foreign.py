@@ -22,18 +22,27 @@ COLOURS = 3  # what published networks take; grey images are shown to them as co
 
 
 class Foreign(nn.Module):
-    """A network that someone else wrote, under its own names in `net`."""
+    """A network that someone else wrote, under its own names in `net`.
+
+    `plain`: it takes images as torch makes them and fails where their channels lie last in memory, as one with
+    `x.view(len(x), -1)` after a convolution does.
+    """
 
     num_features: int
 
     def __init__(self, net: nn.Module, *, colours: bool = False) -> None:
         super().__init__()
-        self.net, self.colours = net, colours
+        self.net, self.colours, self.plain = net, colours, False
 
     def forward(self, x: Tensor) -> Tensor:
         if self.colours and x.shape[1] == 1:
             x = x.expand(-1, COLOURS, -1, -1)
-        return _pooled(self.net(x))
+        return _pooled(self.net(x.contiguous() if self.plain else x))
+
+
+def needs_plain_layout(net: nn.Module) -> bool:
+    """Whether a network, or one in it, must not have its channels last."""
+    return any(isinstance(module, Foreign) and module.plain for module in net.modules())
 
 
 def _pooled(output: Any) -> Tensor:
@@ -67,11 +76,28 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
     if output.ndim != 2 or len(output) != 2:
         found = "×".join(map(str, output.shape))
         raise ValueError(f"{name} makes {found} of two examples of {example}; it must return (batch, features)")
-    if getattr(net, "num_features", None) == output.shape[1] and not isinstance(net, Foreign):
+    plain = len(shape) == 3 and not _takes_channels_last(net, shape)
+    if getattr(net, "num_features", None) == output.shape[1] and not isinstance(net, Foreign) and not plain:
         return net
     wrapped = net if isinstance(net, Foreign) else Foreign(net)
-    wrapped.num_features = output.shape[1]
+    wrapped.num_features, wrapped.plain = output.shape[1], plain
     return wrapped
+
+
+def _takes_channels_last(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """By trying it, on a network that takes such examples otherwise; its weights end as they were."""
+    like, training = next(net.parameters(), torch.zeros(())), net.training
+    example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device)
+    last: Any = {"memory_format": torch.channels_last}
+    net.eval().to(**last)
+    try:
+        with torch.no_grad():
+            _pooled(net(example.to(**last)))
+    except Exception:  # whatever a network raises
+        return False
+    finally:
+        net.train(training).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return True
 
 
 def build_foreign(name: str, shape: tuple[int, ...]) -> nn.Module:
