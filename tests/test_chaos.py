@@ -65,7 +65,8 @@ def start(words: list[str], here: Path, fault: str = "", update_seconds: float =
 def finish(process: BaseProcess, here: Path) -> tuple[int | None, str]:
     """Its exit status, and what it said on standard error."""
     process.join(PATIENCE)
-    return process.exitcode, (here / "stderr").read_text()
+    said = here / "stderr"
+    return process.exitcode, said.read_text() if said.exists() else ""  # not there if it was killed at once
 
 
 def go_on(here: Path) -> list[str]:
