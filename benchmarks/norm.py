@@ -107,15 +107,18 @@ def line(channels: int, size: int, residual: bool, rounds: int) -> str:
     return f"{channels:4d} × {size:2d} × {size:2d}  {kind:10s}{numbers}"
 
 
+NAMES = ("programs", "warps", "stages", "few_tiles", "few_warps", "few_stages")  # of fused_norm, in small letters
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    for name in ("programs", "warps", "stages"):
+    for name in NAMES:
         parser.add_argument(f"--{name}", type=int, default=getattr(fused_norm, name.upper()))
     arguments = parser.parse_args()
     if not (torch.cuda.is_available() and AVAILABLE):
         parser.error("needs a CUDA device and triton")
-    for name in ("programs", "warps", "stages"):
+    for name in NAMES:
         setattr(fused_norm, name.upper(), getattr(arguments, name))
     torch.manual_seed(0)
     heads = ("torch", "fused", "(forward)", "copy", "speed-up", "× copy")
