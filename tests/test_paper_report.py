@@ -75,6 +75,25 @@ def test_a_record_of_another_run_does_not_count(run):
     assert outcome_of(table(cell()), [record(run, 0, 0.8)]).results[0].values == ()
 
 
+def test_of_a_search_the_run_counts_that_is_best_on_the_validation_rows_seed_by_seed():
+    low, high = (replace(SYM80, options={"noisy_weight": weight}) for weight in (0.1, 1.0))
+
+    def found(run, seed, test, valid):
+        return record(run, seed, test) | {"result": {"test_accuracy": test, "valid_accuracy": valid}}
+
+    records = [
+        *(found(SYM80, 1, 0.74, 0.75), found(low, 1, 0.72, 0.74), found(high, 1, 0.76, 0.73)),  # not the test rows'
+        *(found(SYM80, 2, 0.70, 0.71), found(high, 2, 0.73, 0.74)),
+        found(low, 3, 0.71, 0.70),  # a seed that a rival alone has
+        *(found(SYM80, 4, 0.78, 0.70), found(high, 4, 0.79, 0.70)),  # of equals the first
+    ]
+    searched = cell(rivals=(low, high))
+    assert outcome_of(table(searched), records).results[0].values == pytest.approx((74.0, 73.0, 71.0, 78.0))
+    assert outcome_of(table(cell()), records).results[0].values == pytest.approx((74.0, 70.0, 78.0))
+    assert table(searched).runs([0]) == [SYM80, low, high]
+    assert outcome_of(table(searched), [], running=[replace(high, seed=3)]).results[0].status == "running"
+
+
 def test_a_record_from_before_clean_could_be_chosen_counts():
     old = record(SYM80, 1, 0.8)
     del old["run"]["clean"]

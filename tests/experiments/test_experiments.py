@@ -128,6 +128,23 @@ def test_equal_runs_are_shared_between_tables():
     assert the_run("robustness", "", "mlac", "0%") == the_run("table1", "CIFAR-10", "mlac", "symmetric 80%")
 
 
+def test_lambda_is_searched_for_where_the_paper_does_not_state_it():
+    for place in (
+        ("oversampling", "CIFAR-10", "fasten-no-lc", "symmetric 80%"),
+        ("glc-oracle", "CIFAR-10", "fasten-oracle", "asymmetric 40%"),
+        ("mloc", "CIFAR-100", "fasten-no-lc", "symmetric 20%"),
+        ("relabel", "", "fasten-no-lc", "NLL, overall"),
+    ):
+        found = cell(*place)
+        assert found.run.options == {}
+        assert [run.options["noisy_weight"] for run in found.rivals] == [0.01, 0.05, 0.1, 0.2, 1.0]
+        assert all(replace(run, options={}) == found.run for run in found.rivals)
+    shown = cell("lambda", "CIFAR-10, symmetric 80%", "λ = 0.2", "fasten-no-lc")
+    assert (shown.run, shown.paper) == (cell("relabel", "", "fasten-no-lc", "NLL, overall").rivals[3], None)
+    assert cell("oversampling", "CIFAR-10", "naive-oversampling", "symmetric 80%").rivals == ()
+    assert cell("relabel", "", "fasten", "NLL, overall").rivals == ()
+
+
 def test_the_ablations_differ_from_the_usual_run_in_what_they_study():
     assert the_run("robustness", "", "fasten", "30%").options == {"noisy_weight": 0.1, "perturbation": 0.3}
     assert the_run("robustness", "", "mslc", "30%").options == {"perturbation": 0.3}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fasten.experiments.paper import paper
-from fasten.experiments.runs import method_table
+from fasten.experiments.runs import LAMBDA_SEARCHED, method_table
 from fasten.experiments.spec import Experiment, Setting
 
 
@@ -14,7 +14,6 @@ def glc_oracle(setting: Setting) -> Experiment:
         "Test accuracy (%) of GLC and FasTEN without label correction, with the true T and without",
         "table",
         method_table(setting, paper("glc-oracle")),
-        about="The paper has the true T for CIFAR-10 only, and does not state λ: 0.5 is taken. Its GLC rows are those "
-        "of table 1, and have its intervals; its rows of FasTEN without correction are those of the table of "
-        "oversampling.",
+        about="The paper has the true T for CIFAR-10 only. Its GLC rows are those of table 1, and have its intervals; "
+        f"its rows of FasTEN without correction are those of the table of oversampling. {LAMBDA_SEARCHED}",
     )

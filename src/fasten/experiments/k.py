@@ -16,14 +16,14 @@ def k_study(setting: Setting) -> Experiment:
     usual = {noise: repeated(number, "cifar10", noise, "fasten") for noise, number in rows["10"].items()}
     numbers = {"cifar10": ends(setting, rows | {"10": usual})}
 
-    def run(data: str, row: str, noise: str) -> Run:
-        return make_run(setting, data, noise=noise, settings=[ABLATION, f"batch_size={int(row) * CLASSES}"])
+    def runs(data: str, row: str, noise: str) -> list[Run]:
+        return [make_run(setting, data, noise=noise, settings=[ABLATION, f"batch_size={int(row) * CLASSES}"])]
 
     return Experiment(
         "k",
         "Test accuracy (%) of FasTEN on CIFAR-10, by the clean rows per class in a batch",
         "table",
-        noise_table(setting, numbers, run, "K = {}".format),
+        noise_table(setting, numbers, runs, "K = {}".format),
         about="λ is 0.1 here, not the 0.5 of table 1: the row of K = 10 is that of the table of λ, intervals included. "
         "The paper has as many noisy rows in a batch as clean ones, M = KN, and calls this its study of the batch "
         "size: so is this table made. K = 2 is 20 + 20 images and five times the updates of K = 10, so that not K "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fasten.experiments.paper import paper
-from fasten.experiments.runs import NOISES, method_table
+from fasten.experiments.runs import LAMBDA_SEARCHED, NOISES, method_table
 from fasten.experiments.spec import Experiment, Setting
 
 
@@ -24,5 +24,6 @@ def mloc(setting: Setting) -> Experiment:
         about="For CIFAR-10 the paper's row `FasTEN w/o LC` repeats, number for number, the row with the true T of its "
         "GLC table. The numbers are held against runs made that way, `FasTEN w/ oracle w/o LC`; our row `FasTEN w/o "
         "LC` is what the table should have had, and the table of oversampling has the paper's numbers for it. MLoC's "
-        "are those of table 1, with the intervals that they have there.",
+        "are those of table 1, with the intervals that they have there. "
+        f"{LAMBDA_SEARCHED}",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fasten.experiments.paper import paper
-from fasten.experiments.runs import method_table
+from fasten.experiments.runs import LAMBDA_SEARCHED, method_table
 from fasten.experiments.spec import Experiment, Setting
 
 
@@ -14,6 +14,5 @@ def oversampling(setting: Setting) -> Experiment:
         "Test accuracy (%): naive oversampling of the clean rows, and FasTEN without label correction",
         "table",
         method_table(setting, paper("oversampling")),
-        about="λ of FasTEN without correction is not stated: 0.5 is taken, as in table 1. One number a cell, no "
-        "intervals.",
+        about=f"{LAMBDA_SEARCHED} One number a cell, no intervals.",
     )

@@ -44,6 +44,7 @@ class Cell:
     source: str = ""  # who is quoted
     x: float | None = None  # in a figure; the paper's, where a bench cell of the same panel and row has ours
     bench: bool = False  # not from a run but from `run_ratios` of `fasten bench --json`, by row
+    rivals: tuple[Run, ...] = ()  # a search: of a seed's runs, with these, the best on its validation rows counts
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Experiment:
     def runs(self, seeds: Sequence[int] = (0,)) -> list[Run]:
         """Each run once, for each seed."""
         wanted = [cell.run for cell in self.cells if cell.run is not None] + [curve.run for curve in self.curves]
+        wanted += [run for cell in self.cells for run in cell.rivals]
         return list({key(run): run for base in wanted for run in (replace(base, seed=seed) for seed in seeds)}.values())
 
 

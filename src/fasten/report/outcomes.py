@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fasten.experiments.spec import Cell, Curve, Experiment, Status, key, status
@@ -56,7 +56,8 @@ def outcome_of(
 ) -> Outcome:
     """An experiment with the finished runs among the records, and those that are under way.
 
-    A record belongs to a cell when it is of the cell's run, whatever its seed. `ratios` are a bench's, by row.
+    A record belongs to a cell when it is of the cell's run or of a rival of it, whatever its seed. `ratios` are a
+    bench's, by row.
     """
     found, under_way = by_run(records), {base(run) for run in running}
     timed = ratios or {}
@@ -98,12 +99,26 @@ def base(run: Run) -> str:
     return key(replace(run, seed=0))
 
 
-def _result(cell: Cell, found: Mapping[str, BySeed], running: Collection[str]) -> Result:
+def _result(cell: Cell, found: Mapping[str, BySeed], running: set[str]) -> Result:
     if cell.run is None:
         return result_of(cell, ())
-    name = base(cell.run)
-    values = [cell.measure.of(record) for record in found.get(name, {}).values()]
-    return result_of(cell, [value for value in values if value is not None], name in running)
+    names = [base(run) for run in (cell.run, *cell.rivals)]
+    values = [cell.measure.of(record) for record in _best([found.get(name, {}) for name in names]).values()]
+    return result_of(cell, [value for value in values if value is not None], not running.isdisjoint(names))
+
+
+def _best(searched: Sequence[BySeed]) -> BySeed:
+    """Of each seed the record that is best on the validation rows; the first of equals."""
+    best: dict[int, Record] = {}
+    for seed, record in (pair for some in searched for pair in some.items()):
+        if seed not in best or _valid_accuracy(record) > _valid_accuracy(best[seed]):
+            best[seed] = record
+    return dict(sorted(best.items()))
+
+
+def _valid_accuracy(record: Record) -> float:
+    """At the selected epoch."""
+    return record["result"].get("valid_accuracy") or 0.0
 
 
 def _line(curve: Curve, seeds: BySeed) -> Line:
