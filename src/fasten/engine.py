@@ -73,24 +73,18 @@ class Update:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         losses = []
         for part, loss in self.stage.step(batch):
-            losses.append(self._move(part, loss))
+            found = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
+            *grads, last = _over_ranks(part, [*found, loss.detach()])
+            for parameter, grad in zip(self.parts[part], grads, strict=True):
+                parameter.grad = _laid_out_as(parameter, grad)
+            self.optimizers[part].step()
+            losses.append(last)
         self.loss.add_(losses[-1])
         for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
             every = self.every.get(name, 1)
             place = self.cursor if every == 1 else self.cursor // every  # of every few updates the last one stays
             self.history[name].index_copy_(0, place, value[None])
         self.cursor.add_(1)
-
-    def _move(self, part: nn.Module, loss: Tensor) -> Tensor:
-        """One step of a part along its gradient; its loss, over all ranks."""
-        weights, optimizer = self.parts[part], self.optimizers[part]
-        options: Any = {"allow_unused": True, "materialize_grads": True}
-        if world() == 1 and optimizer.in_parts:
-            gradients(loss, weights, optimizer.move, **options)
-            return loss.detach()
-        *grads, whole = _over_ranks(part, [*gradients(loss, weights, **options), loss.detach()])
-        optimizer.move(weights, grads)
-        return whole
 
     def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:
         """The rates for an update of an epoch; written only where they have changed."""
@@ -318,6 +312,11 @@ def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
     for tensor, mean in zip(seen, found[len(sums) :], strict=True):
         tensor.copy_(mean)
     return found[: len(sums)]
+
+
+def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
+    """Fused optimiser steps want both in one memory layout; a convolution's gradient may come in another."""
+    return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)
 
 
 def prefixes(method: nn.Module) -> tuple[str, ...]:

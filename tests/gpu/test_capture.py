@@ -20,7 +20,6 @@ from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.methods import METHODS
-from fasten.nets import overlap
 from fasten.records import Run, read_record
 from fasten.stream import StreamLoader
 
@@ -107,18 +106,6 @@ def test_a_busy_gpu_changes_nothing(name, options):
     with busy():
         beside, _ = trained(name, machine, options=options)
     assert all(torch.equal(alone[key], beside[key]) for key in alone)
-
-
-@pytest.mark.parametrize("capture", [False, True])
-@pytest.mark.parametrize("name", ["fasten", "mlac", "dividemix"])
-def test_weights_that_move_while_the_way_back_goes_on_end_where_they_would_after_it(name, capture, monkeypatch):
-    found = []
-    for together, at_once in ((1, 0), (2**62, 2**62)):  # as early as can be, and all in line
-        monkeypatch.setattr(overlap, "TOGETHER", together)
-        monkeypatch.setattr(overlap, "AT_ONCE", at_once)
-        with busy():
-            found.append(trained(name, gpu(kernels="overlapped", capture=capture))[0])
-    assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
 
 
 @contextmanager

@@ -102,31 +102,6 @@ def assert_as_plain(net, loss_of):
         torch.testing.assert_close(ours, plain, rtol=2e-2, atol=1e-3 * float(plain.abs().max()))
 
 
-def test_who_uses_gradients_gets_each_of_them_once():
-    torch.manual_seed(0)
-    net = OneHead(build_backbone("small-cnn", (3, 8, 8)), 4)
-    net.precision, net.parts.overlap = torch.bfloat16, True
-    weights, seen = list(net.parameters()), []
-    found = gradients(
-        net(torch.randn(2, 3, 8, 8))[0].sum(), weights, lambda *some: seen.extend(zip(*some, strict=True))
-    )
-    assert {id(weight): grad for weight, grad in seen} == dict(zip(map(id, weights), found, strict=True))
-    assert len(seen) == len(weights)
-
-
-def test_large_weights_are_used_in_the_order_in_which_their_gradients_come(monkeypatch):
-    """Events stand for when they are whole; weights without one, computed in line, wait until all is done."""
-    big, small, late, inline, foreign = (torch.zeros(size) for size in (6, 2, 8, 8, 8))
-    found = {big: "big", small: "small", inline: None, foreign: "foreign", late: "late"}
-    monkeypatch.setattr(overlap, "TOGETHER", 8)
-    monkeypatch.setattr(overlap, "_found", found)
-    groups = overlap._early(dict.fromkeys((late, inline, small, big)))
-    assert [([id(weight) for weight in some], whole) for some, whole in groups] == [
-        ([id(big), id(small)], "small"),
-        ([id(late)], "late"),
-    ]
-
-
 def test_what_failed_leaves_nothing_behind():
     torch.manual_seed(0)
     net = OneHead(build_backbone("small-cnn", (3, 8, 8)), 4)

@@ -34,7 +34,6 @@ class Parts:
         self.fused = False
         self.overlap = False  # weight gradients of convolutions beside the rest
         self.low: Mapping[Tensor, Tensor] = {}  # the weights of a pass's convolutions in its precision
-        self.late: dict[Tensor, torch.cuda.Event] = {}  # when those of them are there that are still being made
         self.passed: list[Tensor] | None = None  # counters of batches to move at the end of a pass; None: at once
         self.virtual = False  # passes that leave the running statistics alone
         self.synced = False  # statistics over all ranks, not over each one's rows

@@ -64,7 +64,7 @@ def look_ahead(
     )
     twice = route == "graph"
     once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated once only
-    spare: Any = {"allow_unused": True, "materialize_grads": True}  # networks may have weights that they do not use
+    spare = {"allow_unused": True, "materialize_grads": True}  # networks may have weights that they do not use
     with net.parts.using(**once):
         outputs = net.each(batches, "split")
     grads: Sequence[Tensor] = ()
