@@ -15,6 +15,8 @@ from fasten.nets.overlap import gradients
 
 pytestmark = [
     pytest.mark.gpu,
+    # What torch says where a matrix product is the first thing that its thread for the way back does.
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(not AVAILABLE, reason="triton is not installed"),
 ]

@@ -27,5 +27,6 @@ def k_study(setting: Setting) -> Experiment:
         about="λ is 0.1 here, not the 0.5 of table 1: the row of K = 10 is that of the table of λ, intervals included. "
         "The paper has as many noisy rows in a batch as clean ones, M = KN, and calls this its study of the batch "
         "size: so is this table made. K = 2 is 20 + 20 images and five times the updates of K = 10, so that not K "
-        "alone is varied.",
+        "alone is varied. In the authors' first code the two are set apart, so that the paper may have had 100 noisy "
+        "rows throughout.",
     )
