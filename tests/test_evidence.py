@@ -1,6 +1,7 @@
 """What verified rows can tell: splits, counts and tests against SciPy, loops and simulation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,7 +205,8 @@ def test_the_odd_label_is_the_one_that_binomial_tails_find(n):
     assert found.p == pytest.approx(min(1, *p), rel=1e-9)
     if min(p) < 1:
         best = int(np.argmin(p))
-        assert (found.share, found.usual) == ((given[random] == best).mean(), (given == best).mean())
+        assert (found.label, found.share) == (str(best), (given[random] == best).mean())
+        assert found.usual == (given == best).mean()
 
 
 def test_rows_picked_by_their_label_promise_no_precision():
@@ -227,7 +229,9 @@ def test_rows_picked_by_their_label_promise_no_precision():
         found = gather(known, judge(post, given), post, min_precision=0.6)
         assert found.threshold.threshold is None
         assert (found.sample.warning is None) == found.threshold.at_random == (way == "random")
-    assert "50.0% of them have a label that 92.5% of all rows have" in found.sample.warning
+    assert "50.0% of them have the label '0', of all rows 92.5%" in found.sample.warning
+    named = gather(replace(known, class_names=("usual", "rare")), judge(post, given), post)
+    assert "50.0% of them have the label 'usual', of all rows 92.5%" in named.sample.warning
     assert found.threshold.sentence == "rows that are no random sample cannot show a precision, so nothing is corrected"
 
 

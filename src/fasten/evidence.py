@@ -7,6 +7,7 @@ calibration, precision and thresholds come from these alone, so the T behind the
 T[i, j] = P(given = j | true = i).
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -75,6 +76,7 @@ class OddLabel:
     Chance alone puts any label as far out with a probability of at most `p`.
     """
 
+    label: str
     share: float
     usual: float
     p: float
@@ -100,7 +102,7 @@ class Sample:
             usual = f"mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows"
             how = f"their labels look {looks} wrong to the model ({usual})"
         elif self.odd is not None and self.odd.p <= ODD:
-            how = f"{self.odd.share:.1%} of them have a label that {self.odd.usual:.1%} of all rows have"
+            how = f"{self.odd.share:.1%} of them have the label {self.odd.label!r}, of all rows {self.odd.usual:.1%}"
         else:
             return None
         return (
@@ -246,7 +248,7 @@ def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -
     return Sample(n, rank, min(1.0, 2 * float(np.exp(-2 * n * (rank - 0.5) ** 2))))
 
 
-def odd_label(given: Ints, random: Bools) -> OddLabel | None:
+def odd_label(given: Ints, random: Bools, class_names: Sequence[str] = ()) -> OddLabel | None:
     """The given label that stands out most among the rows picked at random; None where there are none.
 
     Rows picked by their label, so many of each, say nothing of how many labels are wrong, nor of how many corrections
@@ -254,17 +256,18 @@ def odd_label(given: Ints, random: Bools) -> OddLabel | None:
 
     >>> given = np.repeat([0, 1, 2], [90, 5, 5])
     >>> found = odd_label(given, (np.arange(100) > 85) & (np.arange(100) < 95))  # four of one label, five of another
-    >>> found.usual, found.p < 0.001, odd_label(given, np.arange(100) % 20 == 0).p
-    (0.05, True, 1.0)
+    >>> found.label, found.usual, found.p < 0.001, odd_label(given, np.arange(100) % 20 == 0).p
+    ('1', 0.05, True, 1.0)
     """
     labels, n = given[given >= 0], int(random.sum())
     totals = np.bincount(labels, minlength=1)
     counts, found = np.bincount(given[random], minlength=len(totals)), []
-    for k, total in zip(counts.tolist(), totals.tolist(), strict=True):
+    for label, (k, total) in enumerate(zip(counts.tolist(), totals.tolist(), strict=True)):
         usual = total / max(len(labels), 1)
         more = beta_cdf(usual, k, n - k + 1) if k else 1.0
         fewer = beta_cdf(1 - usual, n - k, k + 1) if k < n else 1.0
-        found.append(OddLabel(k / max(n, 1), usual, min(1.0, 2 * len(totals) * min(more, fewer))))
+        name = class_names[label] if class_names else str(label)
+        found.append(OddLabel(name, k / max(n, 1), usual, min(1.0, 2 * len(totals) * min(more, fewer))))
     return min(found, key=lambda label: label.p) if n else None
 
 
@@ -293,7 +296,7 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
     corrected = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
     sample = compare_sample(judged.p_wrong, given, held, ~random & (given >= 0))
-    sample = sample and replace(sample, odd=odd_label(given, random))
+    sample = sample and replace(sample, odd=odd_label(given, random, known.class_names))
     if min_precision is not None:
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
         if sample is not None and sample.warning:

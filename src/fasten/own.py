@@ -224,7 +224,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     verified = np.where(apart, -1, rows.verified_codes())
     picked_random = np.array([way == "random" for way in rows.picked], bool) & (verified >= 0)
     held = hold_back(given, verified, picked_random, seed)
-    known = Known(rows.ids, given, verified, picked_random, held)
+    known = Known(rows.ids, given, verified, picked_random, held, rows.class_names)
     split = own_split(parts, given, verified, held, rows.num_classes, numpy_stream(seed, "split"))
     _check_split(rows, split)
     x = _in_memory(rows.x)

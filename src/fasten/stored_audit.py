@@ -122,7 +122,7 @@ def _known(path: Path, table: pd.DataFrame, class_names: Sequence[str]) -> Known
         verified = _codes(path, table["verified"], class_names)[order]
         picked = table["picked"].to_numpy(object)[order]
     held = np.asarray(picked == "held", bool)
-    return Known(ids, given, verified, held | np.asarray(picked == "random", bool), held)
+    return Known(ids, given, verified, held | np.asarray(picked == "random", bool), held, tuple(class_names))
 
 
 def _codes(path: Path, column: pd.Series[Any], class_names: Sequence[str]) -> Labels:
@@ -314,7 +314,7 @@ def make_known(
         raise ValueError(f"{what}: {lacking} no label; give one for each row, or leave out rows that have none")
     random = np.array([way != "chosen" for way in ways], bool) & (checked >= 0)
     held = hold_back(labels, checked, random, seed) if held is None else held & random
-    return Known(names, labels, checked, random, held)
+    return Known(names, labels, checked, random, held, tuple(map(str, class_names or ())))
 
 
 def _record(name: str, class_names: Sequence[str], known: Known, found: Findings, seed: int) -> Record:

@@ -24,11 +24,13 @@ class Known:
     verified: Labels  # what somebody says who looked; not of rows that the data themselves set apart as valid or test
     picked_random: NDArray[np.bool_]  # verified, and picked at random for it: these tell of the others
     held: NDArray[np.bool_]  # of these, the ones whose verdict training does not see
+    class_names: tuple[str, ...] = ()
 
     def take(self, rows: Labels) -> Known:
         """Some of the rows."""
         ids = tuple(self.ids[row] for row in rows.tolist())
-        return Known(ids, self.given[rows], self.verified[rows], self.picked_random[rows], self.held[rows])
+        columns = (self.given[rows], self.verified[rows], self.picked_random[rows], self.held[rows])
+        return Known(ids, *columns, self.class_names)
 
     @property
     def trained(self) -> NDArray[np.bool_]:
