@@ -28,10 +28,10 @@ def asked_to_stop(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     def hear(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and number in seen:
             raise KeyboardInterrupt
-        if not seen:
+        seen.append(number)  # before anything is said: the next one may come meanwhile
+        if len(seen) == 1:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 say("stopping after this update, with a checkpoint; Ctrl-C again stops at once")
-        seen.append(number)
 
     with _handled(hear):
         yield lambda: bool(seen)
