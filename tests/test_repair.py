@@ -57,6 +57,16 @@ def test_every_image_is_linked_into_the_folder_of_its_label(photos):
     assert sorted(os.listdir()) == ["photos", "repaired", "run", "verified.txt"]
 
 
+def test_a_link_that_leads_nowhere_is_left_out(photos):
+    found, _ = photos
+    name = sorted(Path("photos").rglob("*.png"))[5]
+    name.unlink()
+    name.symlink_to("nowhere.png")
+    done = write_folder(found, find_originals(found), Path("repaired"))
+    assert (done.rows, done.left_out) == (35, 1)
+    assert len(labels_by_content(Path("repaired"))) == 35
+
+
 @pytest.mark.parametrize("how", ["sorted", "edited"])
 def test_data_in_another_order_are_refused_and_not_mislabelled(folder, how):
     """Rows without ids are known by their place alone."""

@@ -252,6 +252,7 @@ def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
     labels = new_labels(found, data.columns)
     _check_target(data, out)
     rows = [row for row in range(len(labels)) if not data.is_folder or _in_folder(data, row)]
+    rows = [row for row in rows if not isinstance(file := _stored(data, row), Path) or file.exists()]  # no dead links
     places = _places(data, labels, rows)
     linked = 0
     with _built_aside(out) as aside:
