@@ -19,7 +19,7 @@ ORDER = [
     "statistics",
     *("data", "data.images", "data.splits", "data.source", "data.pickles", "data.download"),
     *("data.decoding", "data.decoders", "data.labels", "data.rows"),
-    *("data.texts", "data.table", "data.folder", "data.arrays", "data.hub"),
+    *("data.texts", "data.verdicts", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
     *("ranges", "contract", "augment", "fused_augment", "loader", "stream"),

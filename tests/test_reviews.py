@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from fasten.data.folder import read_verdicts
 from fasten.data.rows import make_columns
+from fasten.data.verdicts import read_verdicts
 from fasten.reviews import (
     Verdict,
     issue_rows,

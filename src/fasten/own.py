@@ -16,7 +16,7 @@ from fasten.contract import Recipe
 from fasten.corrections import check_precision
 from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
-from fasten.data.folder import read_folder, read_verdicts
+from fasten.data.folder import read_folder
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, in_words, shape_of
 from fasten.data.noise import corrupt, parse_noise
@@ -24,6 +24,7 @@ from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
 from fasten.data.table import TABLES, read_table
 from fasten.data.task import Known, Labels, Task
+from fasten.data.verdicts import read_verdicts
 from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
 
@@ -51,6 +52,7 @@ VISITS = 1_200_000  # of rows in all epochs, beyond which these become fewer
 FEWEST_EPOCHS = 6
 FEATURES_DECAY = 0.01
 
+AS_GIVEN = "have no verified label: as given it counts as right"
 PAD_SHARE = 8  # one pixel of so many is padded on each side before a random crop
 
 
@@ -244,7 +246,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         std=std,
         pad=_pad(x.shape[1:3]) if x.ndim == 4 else 0,
         known=known,
-        notes=(*rows.notes, *_notes(known, split)),
+        notes=(*rows.notes, *_notes(known, split), *_measured_as_given(rows, split)),
         feature_names=rows.feature_names,
         measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
     )
@@ -316,6 +318,17 @@ def _notes(known: Known, split: Split) -> list[str]:
     if not len(split.test):
         notes.append("there are no test rows, so no test accuracy")
     return notes
+
+
+def _measured_as_given(rows: Rows, split: Split) -> list[str]:
+    found = (as_given(rows, split.valid, "validation rows"), as_given(rows, split.test, "test rows"))
+    return [note for note in found if note]
+
+
+def as_given(rows: Rows, some: Labels, name: str) -> str | None:
+    """What is to be said of rows that measure a model, if nobody checked the labels of all."""
+    count = int((rows.verified_codes()[some] < 0).sum())
+    return f"{count:,} of the {len(some):,} {name} {AS_GIVEN}" if count else None
 
 
 def _in_memory(x: NDArray[Any] | ImageFiles) -> NDArray[Any] | ImageFiles:

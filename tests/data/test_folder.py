@@ -98,6 +98,25 @@ def test_names_may_be_paths_from_the_current_folder(pets, monkeypatch, start):
     assert listed(pets, f"{path}/cat/1.png\n{path}/dog/1.png,cat\n").verified == ("cat", None, "cat", None)
 
 
+def test_where_a_column_of_verified_labels_is_blank_nobody_looked(pets):
+    """As in a table, of which such a list may be two columns."""
+    rows = listed(pets, "id,verified_label\ncat/1.png,dog\ncat/2.png,\ndog/1.png, \ndog/puppies/small/3.png\n")
+    assert rows.verified == ("dog", None, None, "dog")
+
+
+def test_a_name_with_a_line_break_is_read_as_it_is_written(pets):
+    draw(pets, "cat/new\nline.png", "cat/odd\u2028line.png")
+    text = 'id,label,picked\n"cat/new\nline.png",dog,random\ncat/odd\u2028line.png,dog,chosen\ncat/1.png,cat,random\n'
+    assert listed(pets, text).verified == ("cat", None, "dog", "dog", None, None)
+    with pytest.raises(ValueError, match=r"line 4: there is no image 'cat/9.png'"):
+        listed(pets, text.replace("cat/odd\u2028line.png", "cat/9.png"))
+
+
+def test_a_quote_that_is_not_closed_is_a_part_of_its_line(pets):
+    draw(pets, 'cat/"odd.png', '"cat"/1.png')
+    assert listed(pets, '"cat"/1.png\ncat/"odd.png,dog\ncat/1.png\n').verified[:3] == ('"cat"', "dog", "cat")
+
+
 def test_a_list_may_say_how_rows_were_picked(pets):
     rows = listed(pets, "name,label,picked\ncat/1.png,dog,random\ncat/2.png,,chosen\n")
     assert rows.picked == ("random", "chosen", None, None)
@@ -113,6 +132,7 @@ def test_a_comma_may_be_a_part_of_a_name(pets):
     [
         ("cat/9.png\n", r"verified.csv, line 1: there is no image 'cat/9.png' .* did you mean 'cat/\d.png'"),
         ("1.png\n", "there is no image '1.png' .* did you mean 'cat/1.png' or 'dog/1.png'"),
+        ("id,given,suggested,p_wrong,picked,verdict\ncat/1.png,cat,dog,0.9,chosen,dog\n", "verified.csv is a review"),
         ("\ncat/1.png\nbird/1.png,cat", "line 3: there is no image 'bird/1.png' .* did you mean 'cat/1.png'"),
         ("cat/1.png,Dog\n", "pets: the labels 'Dog' and 'dog' differ only in how they are written; write them alike"),
         ("cat/1.png,-1\n", "'cat/1.png' is verified as '-1', and no row is given that label; leave it blank"),
@@ -298,6 +318,10 @@ def test_links_that_lead_out_are_refused_and_others_are_followed_once(pets, tmp_
     (pets / "cat" / "link.png").unlink()
     (pets / "alias").symlink_to(pets / "cat")
     assert read_folder(pets).notes == ("pets: not used: links to folders (1)",)
+    (pets / "cat" / "notes.txt").symlink_to(tmp_path / "outside" / "5.png")
+    (pets / "cat" / "nowhere").symlink_to(tmp_path / "nothing")
+    notes = ("pets: not used: files that are no images (2: .txt)", "pets: not used: links to folders (1)")
+    assert read_folder(pets).notes == notes
     (pets / "cat" / "link.png").symlink_to(tmp_path / "outside" / "5.png")
     with pytest.raises(ValueError, match=r"'cat/link.png' leads out of the folder"):
         read_folder(pets)

@@ -6,29 +6,24 @@ Which labels are verified is said by a second folder of the same form, or by a l
 
 from __future__ import annotations
 
-import difflib
 import os
 import posixpath
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
-from fasten.data.labels import PARTS, Part, Picked, check_classes, label_reader, picked_of
+from fasten.data.labels import PARTS, Part, Picked
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
-from fasten.data.texts import DELIMITERS, read_text, split_line
-from fasten.suggest import MANY, listed
+from fasten.data.verdicts import read_verdicts
+from fasten.suggest import listed
 
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
 
 ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a data set may be called
-NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
-LABEL_COLUMNS = ("label", "verified_label")
-SHOWN = 200  # letters of a name that is none
 
 # What is passed over, and counted.
 HIDDEN, OTHER, LINKED, LOOSE = "hidden files", "files that are no images", "links to folders", "images in no class"
@@ -142,14 +137,15 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
         name = f"{below}/{entry.name}" if below else entry.name
         if not _is_text(name):
             raise ValueError(f"the file name {name!r} in {inside.folder} is not UTF-8; rename it")
+        is_image = os.path.splitext(entry.name)[1].lower() in SUFFIXES
         if _is_hidden(entry.name):
             ignored[HIDDEN] += 1
-        elif entry.is_symlink() and inside(name).is_dir():  # inside() raises for a link that leads out
+        elif entry.is_symlink() and (is_image or entry.is_dir()) and inside(name).is_dir():  # else it leads out: raises
             ignored[LINKED] += 1
         elif entry.is_dir():
             if os.path.realpath(entry.path) not in others:
                 yield from _walk(inside, name, others, ignored)
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+        elif is_image:
             yield name
         else:
             ignored[OTHER + os.path.splitext(entry.name)[1].lower()] += 1
@@ -266,110 +262,3 @@ def _check_clean(name: str, clean: Sequence[_Image]) -> None:
                 f"{name}: {first.id!r} and {second.id!r} are one image, verified as {first.label!r} and as "
                 f"{second.label!r}; keep the one that is right"
             )
-
-
-def read_verdicts(
-    path: Path, root: Path, columns: Columns, class_names: Sequence[str] | None
-) -> Iterator[tuple[int, str, Picked]]:
-    """(row, label, how it was picked) for each line of a list; at random where neither it nor the columns say how.
-
-    With `class_names`, those of a trained model, no other label may come.
-    """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, and no list of verified names; --clean-folder takes one of clean images")
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
-    finder, meant = _Finder(root, columns), label_reader(columns.labels() if class_names is None else class_names)
-    lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
-    if not lines:
-        raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
-    header = _header(lines[0][1], path.name)
-    for number, line in lines[1:] if header else lines:
-        where = f"{path.name}, line {number}"
-        cells = header.cells(line) if header else finder.cells(line)
-        row = finder.row(cells[0], where)
-        label = meant(cells[1]) or columns.given[row]
-        if label is None:
-            raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
-        if class_names is not None:
-            check_classes(where, class_names, [label])
-        yield row, label, picked_of(cells[2], where) or columns.picked[row] or "random"
-
-
-@dataclass(frozen=True)
-class _Header:
-    delimiter: str
-    places: tuple[int | None, ...]  # of the name, the label and how it was picked
-
-    def cells(self, line: str) -> tuple[str, str, str]:
-        cells = split_line(line, self.delimiter)
-        name, label, picked = (
-            cells[place] if place is not None and place < len(cells) else "" for place in self.places
-        )
-        return name, label, picked
-
-
-def _header(line: str, name: str) -> _Header | None:
-    """The columns that a list's first line names, if it names any; a whole table may mean others by them."""
-    for delimiter in DELIMITERS:
-        cells = [cell.strip().lower() for cell in split_line(line, delimiter)]
-        places = [
-            next((cells.index(column) for column in columns if column in cells), None)
-            for columns in (NAME_COLUMNS, LABEL_COLUMNS, ("picked",))
-        ]
-        others = [cell for place, cell in enumerate(cells) if place not in places]
-        if places[0] is not None and not others:
-            return _Header(delimiter, tuple(places))
-        if places[0] is not None and places[1] is not None:
-            known = "a list of verified names has the columns name (or id), label and picked"
-            raise ValueError(f"{name}: {known}, and this one has {listed(list(map(repr, others)))} too; take them out")
-    return None
-
-
-class _Finder:
-    """Rows by what people call them."""
-
-    def __init__(self, root: Path, columns: Columns) -> None:
-        self.inside = Inside(root)
-        self.rows = {name: row for row, name in enumerate(columns.ids)}
-        self.last: dict[str, list[int]] = defaultdict(list)
-        for name, row in self.rows.items():
-            self.last[posixpath.basename(name)].append(row)
-
-    def cells(self, line: str) -> tuple[str, str, str]:
-        """Name, label and how it was picked: a comma may also be a part of the name."""
-        if self.find(line) is not None:
-            return line, "", ""
-        for delimiter in DELIMITERS:
-            cells = [*split_line(line, delimiter), "", ""]
-            if delimiter in line and self.find(cells[0]) is not None:
-                return cells[0], cells[1], cells[2]
-        marks = [delimiter for delimiter in DELIMITERS if delimiter in line]
-        return (split_line(line, marks[0])[0] if marks else line), "", ""
-
-    def find(self, name: str) -> int | None:
-        plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        for known in (name, unescaped(name), unescaped(name.strip()), plain, f"train/{plain}"):
-            if known in self.rows:
-                return self.rows[known]
-        alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
-        from_here = os.path.relpath(os.path.realpath(plain), self.inside.folder).replace(os.sep, "/")
-        return alike[0] if len(alike) == 1 else self.rows.get(from_here)
-
-    def row(self, name: str, where: str) -> int:
-        row = self.find(name)
-        if row is not None:
-            return row
-        try:
-            self.inside(name)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-        known, last = list(self.rows), posixpath.basename(name)
-        near = [known[place] for place in self.last.get(last, [])[:2]]
-        near = near or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
-        meant = f"did you mean {' or '.join(map(repr, near))}?" if near else None
-        if posixpath.splitext(known[0])[1].lower() not in SUFFIXES:
-            hint = meant or f"write ids as the data have them, such as {known[0]!r}"
-            raise ValueError(f"{where}: no row has the id {name[:SHOWN]!r}; {hint}")
-        hint = meant or "write its path as in cat/1.jpg"
-        raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")
