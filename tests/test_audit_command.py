@@ -269,7 +269,9 @@ def test_a_review_is_merged_over_several_files(place, capsys):
     fill_in(place / "a.csv", truth)
     unseen = next(row["id"] for row in json.loads(said("audit runs/photos --top 500 --json", capsys))["top"][::-1])
     (place / "b.csv").write_text(f"path;verdict\n{unseen};{truth[unseen]}\n")
-    done = json.loads(said("audit runs/photos --import a.csv --import b.csv --out new.csv --json", capsys))
+    done = json.loads(
+        said("audit runs/photos --import a.csv --import b.csv --import a.csv --out new.csv --json", capsys)
+    )
     assert (done["written"], done["new"]) == ("new.csv", 9)
     rows = read_rows("photos", Own(verified="new.csv"))
     assert sum(label is not None for label in rows.verified) == done["verified"]

@@ -604,6 +604,8 @@ def test_memory_and_devices_are_told():
     two = [RunOutcome("a", 0, "finished", 0.9, device="cpu"), RunOutcome("a", 1, "finished", 0.9, device="cuda:0")]
     comparison = Comparison("digits", "none", "worst", 3, {}, ["a"], [0, 1], [Run("digits", seed=s) for s in (0, 1)])
     assert "cpu; cuda:0" in summarise(comparison, two)["notes"][0]
+    as_given = ("9 of the 9 test rows have no verified label: as given it counts as right",)
+    assert tuple(summarise(comparison, [replace(run, notes=as_given) for run in two])["notes"][:1]) == as_given
 
 
 def test_names_cannot_break_the_page():

@@ -323,6 +323,8 @@ def fitted():
 
 def test_what_is_saved_comes_back(fitted, tmp_path):
     clf, x = fitted
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for clf; make it first"):
+        clf.save(tmp_path / "nowhere" / "clf")
     clf.save(tmp_path / "clf")
     assert [path.name for path in tmp_path.iterdir()] == ["clf"]
     loaded = FasTENClassifier.load(tmp_path / "clf")

@@ -58,7 +58,11 @@ def test_what_the_data_set_apart_is_measured_by_the_verdict_and_never_audited():
     np.testing.assert_array_equal(task.valid, truth[50:80])
     np.testing.assert_array_equal(task.audited, np.arange(300))
     assert task.ids == rows.ids[:300]
-    assert not [note for note in task.notes if "test rows" in note or "last epoch" in note]
+    assert not [note for note in task.notes if "no test rows" in note or "last epoch" in note]
+    assert task.notes[-2:] == (
+        "30 of the 30 validation rows have no verified label: as given it counts as right",
+        "50 of the 50 test rows have no verified label: as given it counts as right",
+    )
 
 
 def test_a_verified_test_row_tells_nothing_of_the_noisy_ones(tmp_path):

@@ -26,7 +26,7 @@ from fasten.folders import check_folder, check_no_file
 from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
 from fasten.options import apply_settings, find_method, option_types
-from fasten.own import Own
+from fasten.own import AS_GIVEN, Own
 from fasten.records import Record, Run, read_record
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.standings import FIXED, SCHEMA, Comparison, RunOutcome, Summary, folder_name, summarise
@@ -163,6 +163,7 @@ def _outcome(run: Run, record: Record | None, error: str | None = None) -> RunOu
         return RunOutcome(run.method, run.seed, "failed" if error else "open", error=error)
     keys = ("test_accuracy", "valid_accuracy", "train_seconds", "peak_memory_bytes")
     values = {key: record["result"][key] for key in keys} | {"rows_valid": record["data"].get("rows_valid")}
+    values["notes"] = tuple(note for note in record.get("notes", []) if note.endswith(AS_GIVEN))
     return RunOutcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
 
 

@@ -20,7 +20,7 @@ MOST_ROWS = 10_000_000  # a sample larger than this is no answer
 
 MISTAKEN = (
     "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer (min-precision)"
+    "fewer (--min-precision; in Python min_precision)"
 )
 UNSHOWN = (
     "nothing shows that corrections do more good than harm: {changed} changed, {n} of them in held-back "

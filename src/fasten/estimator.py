@@ -180,6 +180,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier into one file, whole or not at all; `load` reads it and runs nothing in it."""
         check_is_fitted(self, "transition_matrix_")
+        if not Path(path).absolute().parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {Path(path).parent} for {Path(path).name}; make it first")
         table, matrices = BytesIO(), dict[str, NDArray[Any]]()
         named = _renamed(self.label_issues_, self.classes_.tolist(), self._fitted.data["class_names"])
         named.to_parquet(table, index=False)

@@ -29,7 +29,7 @@ from fasten.datasets import Place, find_dataset, is_own, load_task
 from fasten.files import replaced
 from fasten.folders import finished_record
 from fasten.machine import Machine
-from fasten.own import Own, make_test_task, read_rows
+from fasten.own import Own, as_given, make_test_task, read_rows
 from fasten.records import Record, Run
 
 CHUNK = 1000  # rows at a time
@@ -131,9 +131,8 @@ def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
         notes.append(f"{len(task.split.test) - len(kept)} rows without a label that the model knows are left out")
     if seen and not len(rows.rows_of("test")):
         notes.append("the run was trained on these rows: the accuracy is not that on new ones")
-    unchecked = int((rows.verified_codes()[kept] < 0).sum())
-    if unchecked:
-        notes.append(f"{unchecked:,} of the {len(kept):,} rows have no verified label: as given it counts as right")
+    if note := as_given(rows, kept, "rows"):
+        notes.append(note)
     split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
     return replace(task, split=split, test=labels, notes=tuple(notes))
 

@@ -14,7 +14,7 @@ FORBIDDEN = (errno.EACCES, errno.EPERM)
 def sentence(error: Exception) -> str:
     """One line for what went wrong."""
     if is_out_of_memory(error):
-        return "not enough memory; try a smaller batch (batch_size) or a smaller network (net)"
+        return "not enough memory; try a smaller batch (batch_size), a smaller network (net) or smaller images (--size)"
     if isinstance(error, OSError) and error.errno is not None:
         where = f": {error.filename}" if error.filename else ""
         if error.errno in FULL_DISK:

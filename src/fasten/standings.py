@@ -52,6 +52,7 @@ class RunOutcome:
     device: str | None = None
     error: str | None = None  # why it failed
     rows_valid: int | None = None
+    notes: tuple[str, ...] = ()  # of its record, what also holds for a comparison by the same rows
 
 
 def folder_name(run: Run) -> str:
@@ -129,6 +130,7 @@ def verdict(difference: float | None, p: float | None) -> str:
 
 def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[RunOutcome], by: str) -> list[str]:
     notes = [f"{o.method}, seed {o.seed}, failed and is not counted: {o.error}" for o in outcomes if o.error]
+    notes += dict.fromkeys(note for outcome in outcomes for note in outcome.notes)
     waiting = sum(outcome.state == "open" for outcome in outcomes)
     if waiting:
         notes.append(f"{waiting} of {len(outcomes)} runs are still to come; the same command goes on with them")

@@ -106,8 +106,9 @@ def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
     write_verified(merged, out)
     ways = {way: sum(verdict.picked == way for verdict in merged) for way in ("random", "chosen")}
     picked = f"{ways['random']} random, {ways['chosen']} chosen"
-    said = f"{len(verdicts)} verdicts of the review, {len(merged)} with those that the run had: {picked}"
-    return {"written": os.fspath(out), "new": len(verdicts), "verified": len(merged), **ways, "said": said}
+    new = len({verdict.id for verdict in verdicts})  # reviews may have rows in common
+    said = f"{new} verdicts of the review, {len(merged)} with those that the run had: {picked}"
+    return {"written": os.fspath(out), "new": new, "verified": len(merged), **ways, "said": said}
 
 
 def _export(
