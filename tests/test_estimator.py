@@ -321,6 +321,12 @@ def fitted():
     return clf, frame
 
 
+def test_labels_of_two_kinds_are_refused():
+    x = np.eye(6)
+    with pytest.raises(ValueError, match="both texts and numbers"):
+        FasTENClassifier().fit(x, [1, "x", 1, "x", 1, "x"], y_verified=[1, "x", None, None, None, None])
+
+
 def test_what_is_saved_comes_back(fitted, tmp_path):
     clf, x = fitted
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for clf; make it first"):

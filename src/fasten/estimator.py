@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What was given, checked; sets `classes_` and what scikit-learn remembers of X."""
         if (X_clean is None) != (y_clean is None):
             raise ValueError("X_clean and y_clean come together, but one of them is missing")
+        _check_one_kind(y)
         if _is_table(X):
             x, y = validate_data(self, on_host(X), on_host(y), dtype=np.float32, ensure_min_samples=2)
         else:
@@ -322,6 +324,14 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         packed = BytesIO(tensors["matrices"].numpy().tobytes() if "matrices" in tensors else b"")
         evidence = with_matrices(meta["evidence"], "evidence", read_matrices(packed))
         self._keep(table, tensors["transition_matrix"].numpy(), evidence)
+
+
+def _check_one_kind(y: Any) -> None:
+    """Refuse a list of texts and numbers: NumPy would make texts of all, and they would not come back as they came."""
+    if isinstance(y, list | tuple):
+        kinds = {isinstance(label, str) for label in y if isinstance(label, str | Real) and label == label}  # no NaN
+        if len(kinds) > 1:
+            raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
 
 
 def _is_table(X: Any) -> bool:
