@@ -118,6 +118,7 @@ def test_a_table_of_features_is_trained_on_by_an_mlp(here, capsys):
     assert record["run"]["recipe"]["net"] == "mlp"
     data = record["data"]
     assert (data["rows_test"], data["rows_held"], data["rows_verified"]) == (60, 40, 120)
+    assert data["rows_test_as_given"] == 60
     assert (data["shape"], data["feature_names"]) == ([6], [f"f{i}" for i in range(6)])
     assert record["result"]["test_accuracy"] > 0.9
     assert set(labels_of("run")["id"]) == {f"r{row}" for row in range(340)}

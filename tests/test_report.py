@@ -321,6 +321,14 @@ def test_the_verdict_says_that_the_noisy_rows_help(page: Page) -> None:
     assert "Warning" not in page.text
 
 
+def test_the_verdict_says_whose_labels_nobody_checked(page: Page) -> None:
+    record = example_record(num_epochs=2)
+    record["data"]["rows_test_as_given"] = 7
+    said = "7 of the 400 test rows have no verified label: as given it counts as right."
+    assert said in Page(render(record)).text
+    assert "no verified label" not in page.text
+
+
 def test_the_verdict_warns_where_the_clean_rows_alone_do_better() -> None:
     record = example_record(num_epochs=2)
     record["result"] |= {"valid_accuracy": 0.74, "test_accuracy": 0.731}

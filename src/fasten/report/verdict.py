@@ -51,6 +51,9 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     details: tuple[str, ...] = (
         () if plain is None else (f"Plain training on the noisy rows gives {percent(plain)} on the test rows.",)
     )
+    if unchecked := number(data, "rows_test_as_given"):
+        of = f"{count(unchecked)} of {_rows(number(data, 'rows_test'), 'test')}"
+        details = (f"{of} have no verified label: as given it counts as right.", *details)
     labels = (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
     details += labels
     known = {}
