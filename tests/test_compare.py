@@ -267,6 +267,8 @@ def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
     (folder / "link.csv").symlink_to("items.csv")
     rest = "--device cpu --epochs 1 --methods cross-entropy"
     before = answer(f"compare items.csv --verified checked.csv {rest} --seeds 1 --out out", capsys)
+    notes = json.loads((folder / "out/compare.json").read_text())["notes"]
+    assert "30 of the 30 test rows have no verified label: as given it counts as right" in notes
     for data, verified in [(folder / "items.csv", "./checked.csv"), ("link.csv", folder / "checked.csv")]:
         assert answer(f"compare {data} --verified {verified} {rest} --seeds 1 --out out", capsys) == before
     answer(f"compare {folder}/items.csv --verified checked.csv {rest} --seeds 2 --out out", capsys)

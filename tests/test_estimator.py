@@ -321,10 +321,11 @@ def fitted():
     return clf, frame
 
 
-def test_labels_of_two_kinds_are_refused():
+@pytest.mark.parametrize("kind", [list, tuple, pd.Series, lambda labels: np.array(labels, object)])
+def test_labels_of_two_kinds_are_refused(kind):
     x = np.eye(6)
     with pytest.raises(ValueError, match="both texts and numbers"):
-        FasTENClassifier().fit(x, [1, "x", 1, "x", 1, "x"], y_verified=[1, "x", None, None, None, None])
+        FasTENClassifier().fit(x, kind([1, "x"] * 3), y_verified=[1, "x", None, None, None, None])
 
 
 def test_what_is_saved_comes_back(fitted, tmp_path):

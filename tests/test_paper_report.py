@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fasten.contract import Recipe
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
-from fasten.experiments.spec import Cell, Curve, Experiment, Measure
+from fasten.experiments.spec import Cell, Curve, Experiment, Measure, key
 from fasten.methods import METHODS
 from fasten.records import Run
 from fasten.report.names import paper_name
@@ -91,6 +91,8 @@ def test_of_a_search_the_run_counts_that_is_best_on_the_validation_rows_seed_by_
     assert outcome_of(table(searched), records).results[0].values == pytest.approx((74.0, 73.0, 71.0, 78.0))
     assert outcome_of(table(cell()), records).results[0].values == pytest.approx((74.0, 70.0, 78.0))
     assert table(searched).runs([0]) == [SYM80, low, high]
+    (line,) = csv.DictReader(io.StringIO(csv_text(outcome_of(table(searched), records))))
+    assert line["run"].split() == [key(SYM80), key(low), key(high)]
     assert outcome_of(table(searched), [], running=[replace(high, seed=3)]).results[0].status == "running"
 
 

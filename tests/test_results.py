@@ -249,7 +249,7 @@ def test_what_is_said_of_the_search_for_lambda_is_quoted_from_the_records():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Where λ was searched for")[2]
     about, below = page.partition("## Where ours is below")[::2]
     rows = [line.split(" | ") for line in about.splitlines() if re.match(r"\| [\d.]+ \|", line)]
-    lost = {}
+    lost, spread = {}, []
     for column, method in enumerate(("fasten-no-lc", "fasten-oracle"), 1):
         records = [r for r in _on_cifar10(method) if _by_lambda_alone(r["run"])]
         by_seed = {}
@@ -265,9 +265,14 @@ def test_what_is_said_of_the_search_for_lambda_is_quoted_from_the_records():
             accuracies = [(f"{100 * r['result']['test_accuracy']:.2f}", r in preferred) for r in some]
             assert cells == (", ".join(f"**{value}**" if best else value for value, best in accuracies) or "–")
         assert sorted(by_seed) == [1, 2, 3, 4]
+        for weight in (0.1, 0.5, 1.0):
+            some = [r for r in records if r["run"]["options"].get("noisy_weight", 0.5) == weight]
+            accuracies = [100 * r["result"]["test_accuracy"] for r in some]
+            spread.append(max(accuracies) - min(accuracies))
         usual = [r["result"]["test_accuracy"] for r in records if make_page.usual(r["run"])]
         for mean in (fmean(r["result"]["test_accuracy"] for r in preferred), fmean(usual)):
             assert f"{100 * mean:.2f}" in about
+    assert f"differs by {min(spread):.0f} to {max(spread):.0f} points from seed to seed" in about
     assert f"lose up to {max(map(max, lost.values())):.0f} points" in about
     assert f"(0.1: {min(lost[0.1]):.0f} to {max(lost[0.1]):.0f})" in about
     corrected = _on_cifar10("fasten")

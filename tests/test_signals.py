@@ -8,6 +8,15 @@ import pytest
 from fasten.signals import asked_to_stop
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """As in a terminal: what a shell starts in the background may have been told to ignore them."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_a_second_interrupt_counts_also_while_the_first_one_is_answered():
     said = []
 

@@ -328,8 +328,11 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _check_one_kind(y: Any) -> None:
     """Refuse a list of texts and numbers: NumPy would make texts of all, and they would not come back as they came."""
-    if isinstance(y, list | tuple):
-        kinds = {isinstance(label, str) for label in y if isinstance(label, str | Real) and label == label}  # no NaN
+    labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a column of pandas
+    if isinstance(labels, list | tuple):
+        kinds = {
+            isinstance(label, str) for label in labels if isinstance(label, str | Real) and label == label
+        }  # no NaN
         if len(kinds) > 1:
             raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
 

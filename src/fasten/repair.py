@@ -244,6 +244,10 @@ def _in_folder(data: Originals, row: int) -> bool:
     return os.fspath(data.files[row]).startswith(os.path.join(os.path.realpath(data.path), ""))
 
 
+def _is_dead_link(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
+
+
 def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
     """The images in folders named by their new labels: hard links where the file system has them, else copies.
 
@@ -252,7 +256,7 @@ def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
     labels = new_labels(found, data.columns)
     _check_target(data, out)
     rows = [row for row in range(len(labels)) if not data.is_folder or _in_folder(data, row)]
-    rows = [row for row in rows if not isinstance(file := _stored(data, row), Path) or file.exists()]  # no dead links
+    rows = [row for row in rows if not (data.is_folder and _is_dead_link(data.path / data.columns.ids[row]))]
     places = _places(data, labels, rows)
     linked = 0
     with _built_aside(out) as aside:

@@ -252,6 +252,7 @@ def _cell(result: Result) -> Summary:
         "values": result.values,
         "status": result.status,
         "run": key(cell.run) if cell.run else None,  # of seed 0
+        "rivals": [key(run) for run in cell.rivals],  # of a search, in which the best of a seed's runs counts
     }
 
 

@@ -101,20 +101,28 @@ def test_names_may_be_paths_from_the_current_folder(pets, monkeypatch, start):
 def test_where_a_column_of_verified_labels_is_blank_nobody_looked(pets):
     """As in a table, of which such a list may be two columns."""
     rows = listed(pets, "id,verified_label\ncat/1.png,dog\ncat/2.png,\ndog/1.png, \ndog/puppies/small/3.png\n")
-    assert rows.verified == ("dog", None, None, "dog")
+    assert rows.verified == ("dog", None, None, None)
+    with pytest.raises(ValueError, match="has no verdict below its first line"):
+        listed(pets, "id,verified_label\ncat/1.png,\n")
 
 
 def test_a_name_with_a_line_break_is_read_as_it_is_written(pets):
     draw(pets, "cat/new\nline.png", "cat/odd\u2028line.png")
     text = 'id,label,picked\n"cat/new\nline.png",dog,random\ncat/odd\u2028line.png,dog,chosen\ncat/1.png,cat,random\n'
     assert listed(pets, text).verified == ("cat", None, "dog", "dog", None, None)
+    turned = '\n\nlabel;id\ndog;"cat/new\nline.png"\n\n'
+    assert listed(pets, turned).verified == (None, None, "dog", None, None, None)
     with pytest.raises(ValueError, match=r"line 4: there is no image 'cat/9.png'"):
         listed(pets, text.replace("cat/odd\u2028line.png", "cat/9.png"))
+    with pytest.raises(ValueError, match="line 2: a quote is opened there and not closed"):
+        listed(pets, 'id,label\n"cat/1.png,dog\ncat/2.png,dog\n')
 
 
 def test_a_quote_that_is_not_closed_is_a_part_of_its_line(pets):
-    draw(pets, 'cat/"odd.png', '"cat"/1.png')
-    assert listed(pets, '"cat"/1.png\ncat/"odd.png,dog\ncat/1.png\n').verified[:3] == ('"cat"', "dog", "cat")
+    draw(pets, 'cat/"odd.png', '"cat/5.png', 'cat/5".png')
+    found = listed(pets, '"cat/5.png\ncat/1.png,dog\ncat/"odd.png,dog\ncat/5".png\n')
+    said = {name: label for name, label in zip(found.ids, found.verified, strict=True) if label}
+    assert said == {'"cat/5.png': '"cat', "cat/1.png": "dog", 'cat/"odd.png': "dog", 'cat/5".png': "cat"}
 
 
 def test_a_list_may_say_how_rows_were_picked(pets):

@@ -172,7 +172,11 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
     doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
-    left = f"; {copied.left_out:,} rows that lie elsewhere are left out" if copied.left_out else ""
+    left = (
+        f"; {copied.left_out:,} rows that lie elsewhere, or are links to nothing, are left out"
+        if copied.left_out
+        else ""
+    )
     links = f", {copied.linked:,} of them hard links" if copied.linked else ""
     labels = "label" if copied.changed == 1 else "labels"
     said = f"{copied.rows:,} rows{links}; {copied.changed:,} {labels} changed{left}"

@@ -15,7 +15,7 @@ from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Inside
 from fasten.data.labels import Picked, check_classes, label_reader, picked_of
 from fasten.data.rows import Columns
-from fasten.data.texts import DELIMITERS, read_text, split_line
+from fasten.data.texts import DELIMITERS, lines_below, read_text, split_line
 from fasten.suggest import MANY, listed
 
 NAME_COLUMNS = ("name", "path", "file_name", "id")  # what a list may call its columns
@@ -35,63 +35,44 @@ def read_verdicts(
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the list of verified names lies")
     finder, meant = _Finder(root, columns), label_reader(columns.labels() if class_names is None else class_names)
-    lines = list(_lines(read_text(path)))
+    lines = [(n, line) for n, line in enumerate(re.split(r"\r\n|\r|\n", read_text(path)), start=1) if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty; name in it what somebody checked, one a line")
-    header = _header(lines[0][1], path.name)
-    for number, line in lines[1:] if header else lines:
-        where = f"{path.name}, line {number}"
-        cells = header.cells(line) if header else finder.cells(line)
+    header = _header(lines[0][1], path)
+    found = header.rows(path, lines[0][0]) if header else ((n, finder.cells(line)) for n, line in lines)
+    empty = True
+    for number, cells in found:
+        where, empty = f"{path.name}, line {number}", False
         row = finder.row(cells[0], where)
-        if header and header.says_nobody_looked(line):
-            continue
         label = meant(cells[1]) or columns.given[row]
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no label that could be right; write one behind its name")
         if class_names is not None:
             check_classes(where, class_names, [label])
         yield row, label, picked_of(cells[2], where) or columns.picked[row] or "random"
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a list that are not blank, with their numbers; one that begins with a quote ends where it is closed.
-
-    >>> list(_lines('a.png,cat\\n"new\\nline.png",dog\\n'))
-    [(1, 'a.png,cat'), (2, '"new\\nline.png",dog')]
-    """
-    lines = re.split(r"\r\n|\r|\n", text)
-    number = 0
-    while number < len(lines):
-        end = number + 1
-        if lines[number].startswith('"'):
-            ends = range(number + 1, len(lines) + 1)
-            end = next((e for e in ends if "\n".join(lines[number:e]).count('"') % 2 == 0), end)
-        line = "\n".join(lines[number:end])
-        if line.strip():
-            yield number + 1, line
-        number = end
+    if empty:
+        raise ValueError(f"{path} has no verdict below its first line; name in it what somebody checked, one a line")
 
 
 @dataclass(frozen=True)
 class _Header:
+    """A list as other programs write one: cells may be quoted, and have line breaks in them."""
+
     delimiter: str
     places: tuple[int | None, ...]  # of the name, the label and how it was picked
     as_in_a_table: bool  # the labels' column is `verified_label`: where it is blank, nobody looked
 
-    def says_nobody_looked(self, line: str) -> bool:
-        """In any other list a name without a label says that its label is right; here, one without a cell for it."""
-        cells, place = split_line(line, self.delimiter), self.places[1]
-        return self.as_in_a_table and place is not None and place < len(cells) and not cells[place].strip()
-
-    def cells(self, line: str) -> tuple[str, str, str]:
-        cells = split_line(line, self.delimiter)
-        name, label, picked = (
-            cells[place] if place is not None and place < len(cells) else "" for place in self.places
-        )
-        return name, label, picked
+    def rows(self, path: Path, first: int) -> Iterator[tuple[int, tuple[str, str, str]]]:
+        """Name, label and how it was picked, from below the line of the header on, with the number of the line."""
+        for number, cells in lines_below(path, self.delimiter):
+            name, label, picked = (
+                cells[place] if place is not None and place < len(cells) else "" for place in self.places
+            )
+            if number > first and any(map(str.strip, cells)) and (label.strip() or not self.as_in_a_table):
+                yield number, (name, label, picked)
 
 
-def _header(line: str, name: str) -> _Header | None:
+def _header(line: str, path: Path) -> _Header | None:
     """The columns that a list's first line names, if it names any; a whole table may mean others by them."""
     for delimiter in DELIMITERS:
         cells = [cell.strip().lower() for cell in split_line(line, delimiter)]
@@ -103,10 +84,12 @@ def _header(line: str, name: str) -> _Header | None:
         if places[0] is not None and not others:
             return _Header(delimiter, tuple(places), places[1] is not None and cells[places[1]] == "verified_label")
         if places[0] is not None and "verdict" in others:
-            raise ValueError(f"{name} is a review; `fasten audit RUN --import {name} --out FILE` makes a list of it")
+            raise ValueError(f"{path} is a review; `fasten audit RUN --import {path} --out FILE` makes a list of it")
         if places[0] is not None and places[1] is not None:
             known = "a list of verified names has the columns name (or id), label and picked"
-            raise ValueError(f"{name}: {known}, and this one has {listed(list(map(repr, others)))} too; take them out")
+            raise ValueError(
+                f"{path.name}: {known}, and this one has {listed(list(map(repr, others)))} too; take them out"
+            )
     return None
 
 

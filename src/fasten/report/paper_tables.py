@@ -255,7 +255,7 @@ def _cell_text(text: str) -> str:
 def _cell_fields(name: str, result: Result) -> list[object]:
     cell = result.cell
     ours = [len(result.values), result.mean, result.ci95, " ".join(map(repr, result.values))]
-    run = "" if cell.run is None else key(cell.run)
+    run = " ".join(key(run) for run in (cell.run, *cell.rivals) if run is not None)
     paper = [cell.paper, cell.ci95, result.status, cell.source, run]
     return [name, cell.panel, cell.row, cell.column, cell.x, cell.measure.name, *ours, *paper]
 
