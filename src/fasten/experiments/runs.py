@@ -25,8 +25,8 @@ ABLATION = "noisy_weight=0.1"  # λ of the paper's studies of K, clean-set size 
 SEARCHED = ("fasten-no-lc", "fasten-oracle")  # λ of these is not stated, only that it was searched for
 LAMBDA_SEARCHED = (
     "λ of FasTEN without correction is not stated; the paper says that it searched for the best of six in all of its "
-    "experiments. So does this table: of a seed's runs with any of them, as far as they were made, the one counts that "
-    "is best on the validation rows. The table of λ has each of those on CIFAR-10 at symmetric 80%."
+    "experiments. So does this table: of a seed's six runs, as far as they were made, the one counts that is best on "
+    "the validation rows. The table of λ has each of those on CIFAR-10 at symmetric 80%."
 )
 DATA_NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cifar10n": "CIFAR-10N", "cifar100n": "CIFAR-100N"}
 
