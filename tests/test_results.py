@@ -269,6 +269,11 @@ def test_what_is_said_of_the_search_for_lambda_is_quoted_from_the_records():
             some = [r for r in records if r["run"]["options"].get("noisy_weight", 0.5) == weight]
             accuracies = [100 * r["result"]["test_accuracy"] for r in some]
             spread.append(max(accuracies) - min(accuracies))
+        for name in ("valid_accuracy", "test_accuracy") if method == "fasten-no-lc" else ():  # the rule before this one
+            for weight in (0.1, 0.5, 1.0) if name == "valid_accuracy" else (1.0,):
+                some = [r for r in records if r["run"]["options"].get("noisy_weight", 0.5) == weight]
+                first = [100 * r["result"][name] for r in some if r["run"]["seed"] <= 3]
+                assert f"{fmean(first):.2f}" in about
         usual = [r["result"]["test_accuracy"] for r in records if make_page.usual(r["run"])]
         for mean in (fmean(r["result"]["test_accuracy"] for r in preferred), fmean(usual)):
             assert f"{100 * mean:.2f}" in about
