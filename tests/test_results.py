@@ -298,9 +298,11 @@ def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     records = _on_cifar10("fasten", fewer=True)
     shown = [f"{100 * record['result']['test_accuracy']:.2f}" for record in records]
     shown += [f"{100 * record['result']['valid_accuracy']:.1f}" for record in records]
+    as_listed = [r for r in records if r["run"]["options"].get("noisy_weight") == 0.1]
     fewer, tenth = (
-        {r["run"]["clean"]: r for r in records if ("per_class" in r["run"]["options"]) == t} for t in (0, 1)
+        {r["run"]["clean"]: r for r in as_listed if ("per_class" in r["run"]["options"]) == t} for t in (0, 1)
     )
+    assert len(records) == 12  # and, with a tenth in a batch, λ = 0.5 and 1
     assert sorted(fewer) == sorted(tenth) == [100, 250, 500]
     for run in json.loads((ROOT / "benchmarks" / "few_clean_stopped.json").read_text())["runs"]:
         beside = [row["valid_accuracy"] for row in tenth[run["clean"]]["epochs"][: len(run["valid_accuracy"])]]
@@ -319,6 +321,26 @@ def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     shown += [f"{100 * fmean(run['test_accuracy'] for run in runs):.1f}" for runs in small.values()]
     for name in T_DIAGONALS:
         shown += [f"{fmean(run['middle'][name] for run in small[0.1, per_class]):.3f}" for per_class in (10, 2)]
+    assert [value for value in shown if value not in about] == []
+
+
+def test_dividemix_with_clean_rows_on_cifar10_is_quoted_from_the_records():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## DivideMix with clean rows")[2]
+    about = page.partition("On CIFAR-10 with 80%")[2].partition("\n## ")[0].replace("\n", " ")
+    folder = ROOT / "results" / "cifar10"
+    mixed, ours = (
+        json.loads((folder / f"{method}-symmetric-0.8-seed1.json").read_text())
+        for method in ("dividemix-clean", "fasten")
+    )
+    shown = [f"{100 * record['result']['test_accuracy']:.2f}" for record in (mixed, ours)]
+    shown += [f"{100 * record['evaluation']['relabel']['accuracy']:.1f}" for record in (mixed, ours)]
+    shown += [f"{record['evaluation']['detection']['posterior']['auroc']:.3f}" for record in (mixed, ours)]
+    warm_up = [row for row in mixed["epochs"] if row["stage"] == "warm-up"]
+    shown += [f"{100 * max(warm_up, key=lambda row: row['valid_accuracy'])['test_accuracy']:.2f}"]
+    by_weight = [r for r in _on_cifar10("fasten") if r["run"]["seed"] == 1 and _by_lambda_alone(r["run"])]
+    best = max(by_weight, key=lambda r: r["result"]["test_accuracy"])
+    assert best["run"]["options"] == {"noisy_weight": 1.0}
+    shown += [f"{100 * (mixed['result']['test_accuracy'] - best['result']['test_accuracy']):.1f} points"]
     assert [value for value in shown if value not in about] == []
 
 
