@@ -22,7 +22,7 @@ ORDER = [
     *("data.texts", "data.verdicts", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",
-    *("ranges", "contract", "augment", "fused_augment", "loader", "stream"),
+    *("ranges", "contract", "augment", "strong_augment", "fused_augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
     *("machine", "capture", "averaging", "optimizers", "engine", "evaluate"),
