@@ -94,10 +94,38 @@ def test_two_views_of_a_row_are_augmented_apart():
 
 def test_a_part_of_a_draw_has_that_part_of_everything():
     loader = Loader(make_tiny_task(), CPU, seed=0)
-    both = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=2)}, {})
+    both = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=2, strong=True)}, {})
     whole = loader.draws(both, next(iter(loader.updates(both, (0, 1)))))["noisy"]
     part = whole[4:]
     assert all(getattr(part, name).equal(tensor[4:]) for name, tensor in vars(whole).items())
+
+
+def strong_stage(strong: bool) -> Stage:
+    return Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=2, strong=strong)}, {})
+
+
+def test_strong_views_are_augmented_as_any_and_then_by_the_policy():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    picks = next(iter(loader.updates(strong_stage(True), (0, 1))))
+    found, random = loader.draws(strong_stage(True), picks)["noisy"], picks["noisy"].random[:, 10:]
+    assert len(found.strong_views) == 2
+    for number, view in enumerate(found.strong_views):
+        mine = random[:, 8 * number : 8 * number + 8]
+        weak = gather_crop_flip(loader.x, loader.rows["noisy"][found.index], mine, 1, flip=True)
+        assert view.equal(loader.normalise(loader.policy(weak, mine[:, 3:])))
+        assert not any(view.equal(other) for other in found.views)
+
+
+def test_strong_views_leave_all_else_as_it_is_without_them():
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    picks = [list(loader.updates(strong_stage(strong), (0, 1))) for strong in (True, False)]
+    for a, b in zip(*picks, strict=True):
+        assert a["noisy"].random[:, :10].equal(b["noisy"].random)
+        mine, theirs = (loader.draws(strong_stage(s), p)["noisy"] for s, p in ((True, a), (False, b)))
+        for name in ("x", "y", "index", "weight", "coin", "again"):
+            assert getattr(mine, name).equal(getattr(theirs, name))
+        assert theirs.strong is None
+        assert all(one is other for one, other in zip(theirs.strong_views, theirs.views, strict=True))
 
 
 def test_a_batch_larger_than_the_set_shrinks_to_it():
@@ -316,5 +344,8 @@ def test_streamed_batches_are_those_of_the_resident_loader():
         for name in ("noisy", "clean"):
             for field in ("x", "y", "index", "weight", "coin"):
                 assert getattr(a[name], field).equal(getattr(b[name], field))
+    ours, theirs = (next(iter(loader.updates(strong_stage(True), (0, 1)))) for loader in (streamed, resident))
+    a, b = streamed.draws(strong_stage(True), ours)["noisy"], resident.draws(strong_stage(True), theirs)["noisy"]
+    assert a.strong.equal(b.strong)
     for part in ("valid", "test"):
         assert torch.cat(list(streamed.chunks(part, 4))).equal(torch.cat(list(resident.chunks(part, 5))))

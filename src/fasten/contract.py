@@ -109,6 +109,7 @@ class Draw:
     how: Literal["pass", "cycle", "random", "balanced"] = "pass"
     keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass
     views: Literal[1, 2] = 1  # how often each row is augmented
+    strong: bool = False  # and twice more, strongly
 
     @property
     def shuffled(self) -> bool:
@@ -126,10 +127,16 @@ class Examples:
     weight: Tensor  # (B,) 1 or 0
     coin: Tensor  # (B, 2), of two views (B, 4): uniform in [0, 1), for methods that toss coins
     again: Tensor | None = None  # as x, augmented anew, where a draw asks for two views
+    strong: Tensor | None = None  # (B, 2, …): two more, augmented strongly, where a draw asks for them
 
     @property
     def views(self) -> list[Tensor]:
         return [self.x] if self.again is None else [self.x, self.again]
+
+    @property
+    def strong_views(self) -> list[Tensor]:
+        """The strong ones, where there are some."""
+        return self.views if self.strong is None else [*self.strong.unbind(1)]
 
     def __getitem__(self, rows: slice) -> Examples:
         return Examples(**{name: tensor[rows] for name, tensor in vars(self).items() if tensor is not None})

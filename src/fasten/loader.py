@@ -18,14 +18,16 @@ from torch import Tensor
 
 from fasten import fused_augment
 from fasten.augment import NUM_RANDOM, Normalise, centre_crop, gather_crop_flip
-from fasten.contract import Draw, Examples, SetName, Stage
+from fasten.contract import Draw, Examples, Stage
 from fasten.data.task import Task
 from fasten.ranks import LEAST, places, world
 from fasten.seeds import torch_stream
+from fasten.strong_augment import NUM_STRONG, AutoAugment
 
 BLOCK = 64  # updates whose random numbers are drawn together
 PADDING = 4  # places for each row that a table of classes may have, all as long as the largest
 FEW = 65_536  # rows; with less, such a table may be as large as with so many
+STRONG = 2 * (NUM_RANDOM + NUM_STRONG)  # random numbers of a row's strong views
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Picks:
 
     index: Tensor  # int64, the row within its set
     weight: Tensor  # 1, or 0 for filling
-    random: Tensor  # (…, 5) or, of two views, (…, 10) uniform in [0, 1): three for augmentation, two coins, each view
+    random: Tensor  # (…, 5) or, of two views, (…, 10) uniform in [0, 1): three for augmentation, two coins, each view;
+    # after them 16 for two strong views, where there are some
     x: Tensor | None = None  # the raw examples, where they do not lie on the device
 
     def tensors(self) -> list[Tensor]:
@@ -113,6 +116,7 @@ class Loader:
         self.fused = fused  # images are looked up by a kernel of our own, where it can be
         self.is_image, self.pad, self.flip, self.crop = task.x.ndim == 4, task.pad, task.flip, task.crop
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
+        self.policy = AutoAugment(task.shape, device) if self.is_image else None
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
         labels = {"noisy": task.given, "clean": task.clean, "valid": task.valid, "test": task.test}
         self.y = {name: self._move(given) for name, given in labels.items()}
@@ -180,6 +184,10 @@ class Loader:
         else:
             index, weight = self._pass(draw, name, key, first, count)
         random = torch.rand(*index.shape, draw.views * (NUM_RANDOM + 2), generator=generator, device=self.device)
+        if draw.strong:  # from a stream of their own: all else is as without them
+            generator = torch_stream(self.device, self.seed, name, "strong", *key, first)
+            more = torch.rand(*index.shape, STRONG, generator=generator, device=self.device)
+            random = torch.cat([random, more], -1)
         return Picks(index, weight, random).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
@@ -209,24 +217,40 @@ class Loader:
 
     def draws(self, stage: Stage, picks: Mapping[str, Picks]) -> dict[str, Examples]:
         """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""
-        return {name: self._examples(stage.draws[name].source, p) for name, p in picks.items()}
+        return {name: self._examples(stage.draws[name], p) for name, p in picks.items()}
 
-    def _examples(self, source: SetName, picks: Picks) -> Examples:
-        rows = self.rows[source][picks.index]
+    def _examples(self, draw: Draw, picks: Picks) -> Examples:
+        rows, y = self.rows[draw.source][picks.index], self.y[draw.source][picks.index]
         store, place = (self.x, rows) if picks.x is None else (picks.x, torch.arange(len(rows), device=self.device))
-        views = torch.split(picks.random, NUM_RANDOM + 2, 1)  # one or two
+        numbers = picks.random.shape[1] - (STRONG if draw.strong else 0)
+        views = torch.split(picks.random[:, :numbers], NUM_RANDOM + 2, 1)  # one or two
         x, *again = (self._view(store, place, random) for random in views)
         coin = torch.cat([random[:, NUM_RANDOM:] for random in views], 1)
-        return Examples(x, self.y[source][picks.index], picks.index, picks.weight, coin, *again)
+        strong = self._strong(store, place, picks.random[:, numbers:]) if draw.strong else None
+        return Examples(x, y, picks.index, picks.weight, coin, again[0] if again else None, strong)
 
     def _view(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
         """Rows of `store`, augmented and normalised."""
-        if self.is_image and (self.pad or self.flip or self.crop):
-            how = (store, place, random, self.pad, self.flip, self.crop)
-            if self.fused and fused_augment.usable(store, self.normalise):
-                return fused_augment.look(*how, self.normalise)
-            return self.normalise(gather_crop_flip(*how))
-        return self.normalise(store.index_select(0, place))  # on a CPU several times as fast as store[place]
+        if self._augments and self.fused and fused_augment.usable(store, self.normalise):
+            return fused_augment.look(store, place, random, self.pad, self.flip, self.crop, self.normalise)
+        return self.normalise(self._augmented(store, place, random))
+
+    @property
+    def _augments(self) -> bool:
+        return self.is_image and bool(self.pad or self.flip or self.crop)
+
+    def _augmented(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
+        if self._augments:
+            return gather_crop_flip(store, place, random, self.pad, self.flip, self.crop)
+        return store.index_select(0, place)  # on a CPU several times as fast as store[place]
+
+    def _strong(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
+        """Two strong views of each row (B, 2, …): augmented as any, and then by the policy."""
+        assert self.policy is not None, "strong views are of images"
+        random = random.reshape(2 * len(place), -1)
+        images = self._augmented(store, place.repeat_interleave(2), random)
+        found = self.normalise(self.policy(images, random[:, NUM_RANDOM:]))
+        return found.view(len(place), 2, *found.shape[1:])
 
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
         """A whole part in order, or the rows at `places`, at most `size` at a time, without augmentation."""
