@@ -26,9 +26,10 @@ from fasten.training import Settings
 
 ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing divides evenly by two ranks
 EVEN = {"batch_size": 24}
+MIXED = ("dividemix", "dividemix-clean", "augdesc")  # each rank mixes its own rows
 
 # Case: the method, its options, and what else is special. These are the same on two ranks as on one.
-EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac", "dividemix", "dividemix-clean")} | {
+EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac", *MIXED)} | {
     "l2rw": ("l2rw", {}, {**EVEN, "rate": 0.02, "near": 1e-5}),  # its weights are in float32
     "mlac": ("mlac", {}, EVEN),
     "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
@@ -47,7 +48,7 @@ EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac
 LOCAL = {
     f"{name} with batch norms": (name, {}, {**ODD, "norm": True})
     for name in ("fasten", "glc", "mlac", "mslc", "mw-net", "dividemix")
-} | {name: (name, {}, ODD) for name in ("dividemix", "dividemix-clean")}  # each rank mixes its own rows
+} | {name: (name, {}, ODD) for name in MIXED}
 
 
 DIGITS = Run("digits", "symmetric:0.4", recipe=find_dataset("digits").recipe.scaled(3))

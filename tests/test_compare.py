@@ -517,7 +517,7 @@ def test_methods_by_default_are_known():
     assert set(COMPARED.split(",")) <= set(METHODS)
 
 
-@pytest.mark.parametrize("lacking", ["nothing", "the true T", "clean rows"])
+@pytest.mark.parametrize("lacking", ["nothing", "the true T", "clean rows", "images"])
 def test_all_are_those_that_the_data_allow(folder, monkeypatch, lacking):
     task = load_task("digits")
     if lacking == "the true T":
@@ -525,11 +525,15 @@ def test_all_are_those_that_the_data_allow(folder, monkeypatch, lacking):
     if lacking == "clean rows":
         none = task.split.clean[:0]
         task = replace(task, split=replace(task.split, clean=none), clean=none)
+    if lacking == "images":
+        task = replace(task, x=task.x.reshape(len(task.x), -1).astype("float32"), pad=0, mean=(0.0,), std=(1.0,))
     monkeypatch.setattr(compare_module, "load_task", lambda *args: task)
-    needs = {"nothing": [], "the true T": ["true_transition"], "clean rows": ["clean_set"]}[lacking]
-    expected = [name for name, entry in METHODS.items() if not any(getattr(entry, need) for need in needs)]
-    assert list(plan(folder, methods="all", epochs=10).methods) == expected
-    assert ("fasten-oracle" in expected) == (lacking == "nothing")
+    need = {"the true T": "true_transition", "clean rows": "clean_set", "images": "images"}.get(lacking)
+    expected = [name for name, entry in METHODS.items() if need is None or not getattr(entry, need)]
+    settings = ["net=mlp"] if lacking == "images" else []
+    assert list(plan(folder, methods="all", epochs=10, settings=settings).methods) == expected
+    assert ("fasten-oracle" in expected) == (lacking in ("nothing", "images"))
+    assert ("augdesc" in expected) == (lacking != "images")
 
 
 # What it comes to, from made-up outcomes.

@@ -25,7 +25,7 @@ from fasten.records import Run
 RECIPE = Recipe("small-cnn", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
 GOLDEN = Path(__file__).parent / "golden" / "ours"
 NO_GUESSES = {"unlabelled_weight": 0.0}  # as DivideMix's authors have it where few labels are wrong
-LITTLE_NOISE = {"dividemix": NO_GUESSES, "dividemix-clean": NO_GUESSES}
+LITTLE_NOISE = {name: NO_GUESSES for name in ("dividemix", "dividemix-clean", "augdesc")}
 TRUTHFUL = [name for name, entry in METHODS.items() if not entry.true_transition]
 
 

@@ -71,6 +71,7 @@ def losses(setting) -> Experiment:
 
 
 NOT_TIMED = {
+    "augdesc",
     "dividemix",
     "dividemix-clean",
     "forward",

@@ -38,6 +38,11 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
             "--verified FILE (in a table also in the column verified_label), or use a method that needs none, as "
             "dividemix or cross-entropy"
         )
+    if options.get("strong") and task.x.ndim != 4:
+        raise ValueError(
+            f"{run.method} trains on strongly augmented images, and the rows of {task.name} are none; use dividemix, "
+            "which is the same without them"
+        )
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]

@@ -242,7 +242,12 @@ def _check_field(key: str, value: str, methods: Sequence[str]) -> None:
 
 def _allows(task: Task, entry: Entry) -> bool:
     """Whether the data have what a method needs."""
-    return (task.transition is not None or not entry.true_transition) and (len(task.clean) > 0 or not entry.clean_set)
+    there = {
+        "true_transition": task.transition is not None,
+        "clean_set": len(task.clean) > 0,
+        "images": task.x.ndim == 4,
+    }
+    return all(there[need] for need in there if getattr(entry, need))
 
 
 def check_out(comparison: Comparison, out: Path) -> None:

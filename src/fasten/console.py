@@ -229,7 +229,7 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
 
     rows = []
     for method in methods:
-        needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"]}
+        needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"], "images": method["images"]}
         named = " and ".join(name for name, needed in needs.items() if needed) or "nothing but the noisy rows"
         options = ", ".join(f"{key}={setting(value)}" for key, value in method["defaults"].items())
         lines = [method["about"], f"{method['family']}; needs {named}", f"--set {options}" if options else ""]

@@ -170,6 +170,49 @@ def test_the_loss_is_that_of_the_paper_and_filling_does_not_count():
     np.testing.assert_allclose(loss.item(), expected, rtol=1e-9)
 
 
+def test_augdesc_takes_targets_from_weak_views_and_trains_on_strong_ones():
+    method, view, again, given, _ = make(RUNS["sym"], strong=True, unlabelled_weight=3.0)
+    method.clean_probability[0, :-1] = torch.linspace(0, 1, 32, dtype=torch.float64)
+    method.epoch.fill_(9)
+    order, own = np.random.RandomState(0).permutation(16), 0.7
+    tossed = coins(method, 4, 4, own, order)
+    x, u = rows(view, again, given, range(4), tossed[0]), rows(view, again, given, range(20, 24), tossed[1])
+    strong = torch.from_numpy(np.random.RandomState(1).standard_normal((2, 4, 2, 3, 8, 8)))
+
+    def f(images):
+        with torch.no_grad():
+            return softmax(method.net(images)[0].numpy())
+
+    q = np.concatenate([target.numpy() for target in method._targets(0, x, u)])  # of rows without strong views
+    images = torch.cat([strong[0][:, 0], strong[0][:, 1], strong[1][:, 0], strong[1][:, 1]])
+    q = own * q + (1 - own) * q[order]
+    found = f(own * images + (1 - own) * images[order])
+    labelled = np.mean([-(q[i] * np.log(found[i])).sum() for i in range(8)])
+    unlabelled = np.mean([((q[i] - found[i]) ** 2).mean() for i in range(8, 16)])
+    penalty = sum(np.log(0.25 / m) / 4 for m in found.mean(0))
+
+    batch = Batch({"labelled 0": replace(x, strong=strong[0]), "unlabelled 0": replace(u, strong=strong[1])})
+    loss = method.loss(batch, 0, ramp=9.0)
+    np.testing.assert_allclose(loss.item(), labelled + 3.0 * unlabelled + penalty, rtol=1e-9)
+    assert loss != method.loss(Batch({"labelled 0": x, "unlabelled 0": u}), 0, ramp=9.0)
+
+
+@pytest.mark.parametrize("strong", [True, False])
+def test_strong_views_are_drawn_for_mixing_alone(strong):
+    method, *_ = make(RUNS["sym"], strong=strong)
+    warm_up, mix = method.plan(RECIPE)
+    assert not any(draw.strong for draw in warm_up.draws.values())
+    assert [draw.strong for draw in mix.draws.values()] == [strong] * 4
+
+
+@pytest.mark.parametrize(("name", "options"), [("augdesc", {}), ("dividemix", {"strong": True})])
+def test_rows_that_are_no_images_have_no_strong_views(name, options):
+    task = make_tiny_task()
+    table = replace(task, x=task.x.reshape(len(task.x), -1).astype(np.float32))
+    with pytest.raises(ValueError, match=f"{name} trains on strongly augmented images, .* none; use dividemix"):
+        build_method(Run("tiny", method=name, options=options, recipe=Recipe("mlp")), table)
+
+
 def test_no_gradient_reaches_the_other_network_or_the_targets():
     method, view, again, given, _ = make(RUNS["sym"])
     draws = {name: rows(view, again, given, range(8)) for name in ("labelled 1", "unlabelled 1")}

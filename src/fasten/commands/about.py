@@ -31,7 +31,7 @@ def _describe(method: str) -> dict[str, Any]:
     from fasten.options import find_method, option_defaults
 
     entry = find_method(method)
-    needs = ("clean_set", "true_transition", "stages", "networks", "backprops")
+    needs = ("clean_set", "true_transition", "images", "stages", "networks", "backprops")
     values = {"name": method, "family": entry.family, "about": entry.about}
     defaults = option_defaults(entry)
     return values | {key: getattr(entry, key) for key in needs} | {"options": [*defaults], "defaults": defaults}

@@ -57,6 +57,7 @@ class Entry:
     family: str
     about: str
     clean_set: bool = True
+    images: bool = False  # it takes nothing else
     true_transition: bool = False
     stages: int = 1
     networks: int = 1
@@ -192,6 +193,19 @@ METHODS: dict[str, Entry] = {
         backprops=2,
         options={"clean_rows": True, "warm_up": 0.2},
         schedule=Schedule(150, (76,)),  # ours, as the warm-up: in fewer updates than CIFAR's it has to learn something
+    ),
+    "augdesc": Entry(
+        DivideMix,
+        "semi-supervised",
+        "DivideMix trained on strongly augmented views, with targets from weakly augmented ones",
+        clean_set=False,
+        images=True,
+        stages=2,
+        networks=2,
+        backbones=2,
+        backprops=2,
+        options={"strong": True},
+        schedule=Schedule(300, (151,)),  # its authors', for 20% and 50% noise
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),

@@ -4,6 +4,7 @@ Li, Socher, Hoi, ICLR 2020. Two networks are warmed up by cross-entropy. Before 
 one of them, as a mixture of two normal distributions, tell the other which rows to take as labelled (low losses) and
 which as unlabelled. An update refines the labels of the first by the network's own predictions, guesses those of the
 others by both networks', and trains on mixtures of all of them. Clean rows have no part in it, but with `clean_rows`.
+AugDesc (Nishi, Ding, Rich, Höllerer, CVPR 2021), here `strong`, mixes strong views, with targets from the weak ones.
 
 Letters: w is a row's probability of being of the group with low losses, l the share of a row in its mixture, z logits,
 q targets. Follows the authors' code, but that a batch trains both networks: there one is trained for an epoch, then
@@ -37,7 +38,7 @@ class DivideMix(nn.Module):
     `warm_up`: the share of the epochs before; `confidence_penalty`: on sure predictions in it, as the authors have for
     asymmetric noise; `threshold` of w; `temperature` of targets; `alpha` of l's beta distribution; `unlabelled_weight`:
     0 to 150 with the authors, the more the noisier; `ramp`: epochs of 300 (else in proportion) over which it grows;
-    `clean_rows`: they are labelled rows of w = 1, and mixing begins from the warm-up's best epoch; in no paper.
+    `clean_rows`: labelled rows of w = 1, and mixing goes on from the warm-up's best epoch; no paper; `strong`: AugDesc.
     """
 
     clean_probability: Tensor
@@ -62,13 +63,13 @@ class DivideMix(nn.Module):
         unlabelled_weight: NotNegative = 25.0,
         ramp: Positive = 16.0,
         clean_rows: bool = False,
+        strong: bool = False,
     ) -> None:
         super().__init__()
         self.net, self.twin = OneHead(backbone, num_classes), OneHead(twin, num_classes)
         self.num_classes, self.warm_up, self.confidence_penalty = num_classes, warm_up, confidence_penalty
-        self.threshold, self.temperature = threshold, temperature
-        self.unlabelled_weight, self.ramp, self.clean_rows = unlabelled_weight, ramp, clean_rows
-        self.num_noisy = len(labels)
+        self.threshold, self.temperature, self.unlabelled_weight = threshold, temperature, unlabelled_weight
+        self.ramp, self.clean_rows, self.strong, self.num_noisy = ramp, clean_rows, strong, len(labels)
         self.register_buffer("clean_probability", torch.ones(2, len(labels) + 1))  # w; the last is of clean rows
         self.register_buffer("split", torch.ones(2, 2, len(labels), dtype=torch.bool))  # labelled rows, the others
         self.register_buffer("quantiles", folded_beta(alpha).float(), persistent=False)
@@ -82,7 +83,7 @@ class DivideMix(nn.Module):
         late = replace(slow, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
         first, then = (dict.fromkeys(self.children(), r.sgd()) for r in (slow, late))
         rows = Draw("both" if self.clean_rows else "noisy", recipe.batch_size)
-        pair = replace(rows, how="cycle", views=2)
+        pair = replace(rows, how="cycle", views=2, strong=self.strong)
         draws = {f"labelled {k}": replace(pair, keep=self.split[0, k]) for k in (0, 1)}
         draws |= {f"unlabelled {k}": replace(pair, source="noisy", keep=self.split[1, k]) for k in (0, 1)}
         draws["labelled 0"] = replace(draws["labelled 0"], how="pass")
@@ -118,7 +119,7 @@ class DivideMix(nn.Module):
     def loss(self, batch: Batch, k: int, ramp: float) -> Tensor:
         """Of one network, on its own rows."""
         x, u = batch[f"labelled {k}"], batch[f"unlabelled {k}"]
-        rows, q = torch.cat([*x.views, *u.views]), torch.cat(self._targets(k, x, u))
+        rows, q = torch.cat([*x.strong_views, *u.strong_views]), torch.cat(self._targets(k, x, u))
         rows, q = mix_up([rows, q], [x.coin, u.coin], self.quantiles)
         (z,), weight = (self.net, self.twin)[k](rows), torch.cat([x.weight, x.weight, u.weight, u.weight])
         end = 2 * len(x.y)  # of the labelled rows
