@@ -104,7 +104,7 @@ class DivideMix(nn.Module):
         """Labelled and unlabelled rows for each network, by the losses under the other."""
         for k, other in enumerate((self.twin, self.net)):
             z, y = predict("noisy", lambda x, net=other: net(x)[0])  # type: ignore[misc]
-            w = lower_group(F.cross_entropy(z, y, reduction="none"))
+            w = lower_group(F.cross_entropy(z, y, reduction="none"))  # Differs: AugDesc's paper says weak views
             self.split[:, k] = torch.stack(divided(w, self.threshold, least=batch_size))
             self.clean_probability[k, :-1] = w
             self.share[k] = 1 / (self.split[0, k].sum(dtype=w.dtype) // batch_size + 1)
