@@ -729,6 +729,7 @@ def test_methods_are_listed_with_what_can_be_set(capsys):
     assert listed["fasten-no-lc"]["defaults"]["correct"] is False
     assert listed["fasten"]["clean_set"]
     assert not listed["cross-entropy"]["clean_set"]
+    assert [name for name, row in listed.items() if row["images"]] == ["augdesc"]
     text = answer("methods", capsys)
     assert all(name in text for name in listed)
     assert "threshold=0.8" in text
