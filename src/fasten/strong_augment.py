@@ -123,7 +123,7 @@ class AutoAugment:
         self.cubic = torch.tensor([row.cubic for row in rows], device=device)
         self.other = torch.tensor([row.other for row in rows], device=device)
         self.factor = torch.tensor([row.factor for row in rows], dtype=torch.float32, device=device)
-        self.table = torch.tensor(np.stack([row.table for row in rows]), device=device)
+        self.table = torch.tensor(np.stack([row.table for row in rows]), dtype=torch.float32, device=device)
         self.stretched = torch.tensor([row.stretched for row in rows], device=device)
         self.equalized = torch.tensor([row.equalized for row in rows], device=device)
         # Images of other than three channels are as colourless as the mean of these.
@@ -181,15 +181,15 @@ class AutoAugment:
         count = torch.zeros(*at.shape[:2], 256, dtype=torch.int32, device=row.device)
         count = count.scatter_add_(2, at, torch.ones_like(at, dtype=torch.int32))
         low, high = at.amin(2, keepdim=True), at.amax(2, keepdim=True)  # (B, C, 1)
-        levels = torch.arange(256, device=row.device)
-        spread = ((levels - low) * 255 // (high - low).clamp(min=1)).clamp(0, 255)
-        stretched = torch.where(high > low, spread, levels)
+        levels = torch.arange(256, dtype=torch.int32, device=row.device)
         step = (at.shape[2] - count.gather(2, high)) // 255
-        even = ((step // 2 + count.cumsum(2) - count) // step.clamp(min=1)).clamp(max=255)
-        equalized = torch.where(step > 0, even, levels)
-        table = torch.where(self.stretched[row][:, None, None], stretched, self.table[row][:, None])
-        table = torch.where(self.equalized[row][:, None, None], equalized, table).to(torch.uint8)
-        return table.gather(2, at).view_as(pixels)
+        # By float32, as exact here and on a CPU several times as fast as a division of whole numbers.
+        spread = (levels - low.int()) * 255 / (high - low).clamp(min=1)
+        even = (step // 2 + count.cumsum(2, dtype=torch.int32) - count) / step.clamp(min=1)
+        stretched = self.stretched[row][:, None, None] & (high > low)
+        equalized = self.equalized[row][:, None, None] & (step > 0)
+        table = torch.where(stretched, spread, torch.where(equalized, even, self.table[row][:, None]))
+        return table.clamp(0, 255).to(torch.uint8).gather(2, at).view_as(pixels)
 
 
 def _between(four: list[Tensor], share: Tensor) -> Tensor:
@@ -204,5 +204,5 @@ def _smooth(pixels: Tensor) -> Tensor:
     rows = pixels[:, :, :-2] + pixels[:, :, 1:-1] + pixels[:, :, 2:]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * pixels[:, :, 1:-1, 1:-1]
     found = pixels.clone()
-    found[:, :, 1:-1, 1:-1] = (2 * total + 13) // 26
+    found[:, :, 1:-1, 1:-1] = (total / 13 + 0.5).int()
     return found
