@@ -92,6 +92,22 @@ def test_two_views_of_a_row_are_augmented_apart():
     assert not found.x.equal(found.again)
 
 
+@pytest.mark.parametrize("views", [1, 2])
+def test_more_coins_change_nothing_else(views):
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    found = []
+    for coins in (0, 7):
+        stage = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=views, coins=coins)}, {})
+        found.append(loader.draws(stage, next(iter(loader.updates(stage, (0, 1)))))["noisy"])
+    few, many = found
+    assert many.coin.shape == (16, 2 * views + 7)
+    assert many.coin[:, : 2 * views].equal(few.coin)
+    assert all(a.equal(b) for a, b in zip(many.views, few.views, strict=True))
+    more = many.coin[:, 2 * views :]
+    assert bool(((more >= 0) & (more < 1)).all())
+    assert len(more.unique()) == 16 * 7
+
+
 def test_a_part_of_a_draw_has_that_part_of_everything():
     loader = Loader(make_tiny_task(), CPU, seed=0)
     both = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=2, strong=True)}, {})

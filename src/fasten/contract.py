@@ -109,7 +109,8 @@ class Draw:
     how: Literal["pass", "cycle", "random", "balanced"] = "pass"
     keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass
     views: Literal[1, 2] = 1  # how often each row is augmented
-    strong: bool = False  # and twice more, strongly
+    coins: int = 0  # of each row, beyond two for each view
+    strong: bool = False  # two more views of each row, augmented strongly
 
     @property
     def shuffled(self) -> bool:
@@ -125,7 +126,7 @@ class Examples:
     y: Tensor  # (B,) int64: the given labels of noisy rows, the verified ones of clean rows
     index: Tensor  # (B,) int64: the row within its set; of both, clean rows count on after the noisy ones
     weight: Tensor  # (B,) 1 or 0
-    coin: Tensor  # (B, 2), of two views (B, 4): uniform in [0, 1), for methods that toss coins
+    coin: Tensor  # (B, 2), of two views (B, 4), then what the draw asks for: uniform in [0, 1), for a method's own use
     again: Tensor | None = None  # as x, augmented anew, where a draw asks for two views
     strong: Tensor | None = None  # (B, 2, …): two more, augmented strongly, where a draw asks for them
 

@@ -37,7 +37,7 @@ class Picks:
     index: Tensor  # int64, the row within its set
     weight: Tensor  # 1, or 0 for filling
     random: Tensor  # (…, 5) or, of two views, (…, 10) uniform in [0, 1): three for augmentation, two coins, each view;
-    # after them 16 for two strong views, where there are some
+    # then the draw's own coins; then 16 for two strong views
     x: Tensor | None = None  # the raw examples, where they do not lie on the device
 
     def tensors(self) -> list[Tensor]:
@@ -104,6 +104,11 @@ class BalancedDraw:
                 place += place >= before
             drawn[..., number] = place
         return drawn
+
+
+def _counts(draw: Draw) -> list[int]:
+    """Random numbers of a row: of its views and their coins, of the draw's own coins, of strong views."""
+    return [draw.views * (NUM_RANDOM + 2), draw.coins, STRONG if draw.strong else 0]
 
 
 class Loader:
@@ -176,19 +181,17 @@ class Loader:
 
     def _block(self, draw: Draw, name: str, key: tuple[int, int], first: int, total: int) -> Picks:
         generator = torch_stream(self.device, self.seed, name, *key, first)
-        count = min(BLOCK, total - first)
+        updates = min(BLOCK, total - first)
         if not draw.shuffled:
             if draw not in self._balanced:
                 self._balanced[draw] = self._balance(draw)
-            index, weight = self._balanced[draw](count, generator)
+            index, weight = self._balanced[draw](updates, generator)
         else:
-            index, weight = self._pass(draw, name, key, first, count)
-        random = torch.rand(*index.shape, draw.views * (NUM_RANDOM + 2), generator=generator, device=self.device)
-        if draw.strong:  # from a stream of their own: all else is as without them
-            generator = torch_stream(self.device, self.seed, name, "strong", *key, first)
-            more = torch.rand(*index.shape, STRONG, generator=generator, device=self.device)
-            random = torch.cat([random, more], -1)
-        return Picks(index, weight, random).share()
+            index, weight = self._pass(draw, name, key, first, updates)
+        # One kind after the other: those of the views are the same whatever else a draw asks for.
+        counts = [count for count in _counts(draw) if count]
+        random = [torch.rand(*index.shape, n, generator=generator, device=self.device) for n in counts]
+        return Picks(index, weight, torch.cat(random, -1)).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
         """Rows at random, whatever their class, are a balanced draw of one class."""
@@ -222,11 +225,11 @@ class Loader:
     def _examples(self, draw: Draw, picks: Picks) -> Examples:
         rows, y = self.rows[draw.source][picks.index], self.y[draw.source][picks.index]
         store, place = (self.x, rows) if picks.x is None else (picks.x, torch.arange(len(rows), device=self.device))
-        numbers = picks.random.shape[1] - (STRONG if draw.strong else 0)
-        views = torch.split(picks.random[:, :numbers], NUM_RANDOM + 2, 1)  # one or two
+        of_views, own, of_strong = torch.split(picks.random, _counts(draw), 1)
+        views = torch.split(of_views, NUM_RANDOM + 2, 1)  # one or two
         x, *again = (self._view(store, place, random) for random in views)
-        coin = torch.cat([random[:, NUM_RANDOM:] for random in views], 1)
-        strong = self._strong(store, place, picks.random[:, numbers:]) if draw.strong else None
+        coin = torch.cat([*(random[:, NUM_RANDOM:] for random in views), own], 1)
+        strong = self._strong(store, place, of_strong) if draw.strong else None
         return Examples(x, y, picks.index, picks.weight, coin, again[0] if again else None, strong)
 
     def _view(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
