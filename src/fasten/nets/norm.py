@@ -183,9 +183,12 @@ def statistics(net: nn.Module) -> list[Tensor]:
     return [t for m in norms for t in (m.running_mean, m.running_var) if t is not None]
 
 
-def share_parts(net: nn.Module) -> Parts:
-    """Turn the batch norms of a network into parted ones, in place; names, weights and statistics stay."""
-    parts = Parts()
+def share_parts(net: nn.Module, parts: Parts | None = None) -> Parts:
+    """Turn the batch norms of a network into parted ones, in place; names, weights and statistics stay.
+
+    They share `parts`, those of another network if given.
+    """
+    parts = Parts() if parts is None else parts
     for name, module in net.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
             if not isinstance(module, PartedBatchNorm):
