@@ -29,9 +29,11 @@ EVEN = {"batch_size": 24}
 MIXED = ("dividemix", "dividemix-clean", "augdesc")  # each rank mixes its own rows
 
 # Case: the method, its options, and what else is special. These are the same on two ranks as on one.
-EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac", *MIXED)} | {
+EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac", "causalnl", *MIXED)} | {
     "l2rw": ("l2rw", {}, {**EVEN, "rate": 0.02, "near": 1e-5}),  # its weights are in float32
     "mlac": ("mlac", {}, EVEN),
+    "causalnl": ("causalnl", {}, {**EVEN, "sync_norm": True}),  # it has batch norms of its own
+    "causalnl, code": ("causalnl", {"objective": "code"}, {**EVEN, "sync_norm": True}),
     "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
     "few clean rows": ("fasten", {"per_class": 1}, ODD),
     "streamed": ("fasten", {}, {**ODD, "loader": StreamLoader}),
@@ -73,7 +75,7 @@ def make_fit(case: str) -> Fit:
     norm, loader_class = special.pop("norm", False), special.pop("loader", Loader)
     recipe = Recipe("", **{"epochs": 8, "rate": 0.2, "milestones": (6,), **special})
     task, entry = make_tiny_task(), METHODS[name]
-    options = {**entry.options, **options}
+    options = {**entry.options, **({"shape": task.shape} if entry.shaped else {}), **options}
     if options.get("oracle"):
         options["oracle"] = torch.from_numpy(task.transition).float()
     torch.manual_seed(0)

@@ -194,6 +194,14 @@ SENSE = {
     ("dividemix", "alpha"): RATE,
     ("dividemix", "unlabelled_weight"): NOT_NEGATIVE,
     ("dividemix", "ramp"): RATE,
+    ("causalnl", "noise_rate"): (["0", "0.999"], ["-0.1", "1"]),
+    ("causalnl", "ramp"): RATE,
+    ("causalnl", "z_dim"): COUNT,
+    ("causalnl", "example_weight"): NOT_NEGATIVE,
+    ("causalnl", "label_weight"): NOT_NEGATIVE,
+    ("causalnl", "latent_weight"): NOT_NEGATIVE,
+    ("causalnl", "prior_weight"): NOT_NEGATIVE,
+    ("causalnl", "adam_rate"): RATE,
 }
 
 

@@ -320,7 +320,7 @@ def test_an_exported_program_predicts_as_the_run_for_any_number_of_rows(kind, fo
     assert not any("noisy" in name for name in model.state_dict())
 
 
-@pytest.mark.parametrize("method", ["dividemix", "mlac", "mslc"])
+@pytest.mark.parametrize("method", ["causalnl", "dividemix", "mlac", "mslc"])
 def test_whatever_networks_a_method_has_what_is_exported_predicts_as_all_of_it(method, folder, capsys):
     x, labels = blobs(90, seed=0)
     np.savez("rows.npz", x=x, labels=labels, verified=np.where(np.arange(90) % 3 == 0, labels, -1))

@@ -72,6 +72,7 @@ def losses(setting) -> Experiment:
 
 NOT_TIMED = {
     "augdesc",
+    "causalnl",
     "dividemix",
     "dividemix-clean",
     "forward",

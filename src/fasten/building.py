@@ -47,7 +47,8 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
         torch.manual_seed(torch_seed(run.seed, "init"))
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
         backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
-        method = entry.build(*backbones, torch.from_numpy(task.given), num_classes=task.num_classes, **options)
+        told = {"num_classes": task.num_classes, **({"shape": task.shape} if entry.shaped else {}), **options}
+        method = entry.build(*backbones, torch.from_numpy(task.given), **told)
     for heads in method.modules():
         if isinstance(heads, Heads):
             heads.parts.synced = recipe.sync_norm

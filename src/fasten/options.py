@@ -17,6 +17,7 @@ from fasten.methods import METHODS, Entry
 from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
+FROM_DATA = ("num_classes", "shape")  # what a method is told of its data, which nobody sets
 LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
 
 
@@ -35,7 +36,7 @@ def option_types(entry: Entry) -> dict[str, Any]:
     """What can be set of a method: its keyword-only parameters. `oracle` is a switch: the run supplies the matrix."""
     hints = get_type_hints(_constructor(entry))
     parameters = inspect.signature(entry.build).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "num_classes"]
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in FROM_DATA]
     return {name: bool if Tensor in get_args(hints[name]) else hints[name] for name in names}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from fasten.contract import Recipe
+from fasten.methods.causalnl import CausalNL
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.methods.deep_knn import DeepKNN
@@ -62,6 +63,7 @@ class Entry:
     stages: int = 1
     networks: int = 1
     backbones: int = 1  # of the networks, how many are as large as the recipe says; `build` takes one after the other
+    shaped: bool = False  # `build` takes the shape of an example, too, `shape`
     backprops: int = 1  # per iteration, in the stage that has most
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule | None = None  # None: as FasTEN
@@ -206,6 +208,17 @@ METHODS: dict[str, Entry] = {
         backprops=2,
         options={"strong": True},
         schedule=Schedule(300, (151,)),  # its authors', for 20% and 50% noise
+    ),
+    "causalnl": Entry(
+        CausalNL,
+        "generative",
+        "two auto-encoders of examples and given labels, whose classifiers tell each other which labels to believe",
+        clean_set=False,
+        networks=2,
+        backbones=2,
+        shaped=True,
+        backprops=2,
+        schedule=Schedule(150),  # its authors'
     ),
     "naive-oversampling": Entry(NaiveOversampling, "reference", "cross-entropy on noisy and balanced clean batches"),
     "cross-entropy": Entry(CrossEntropy, "reference", "cross-entropy on the labels as given", clean_set=False),
