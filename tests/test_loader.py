@@ -78,14 +78,13 @@ def test_draws_of_the_same_name_in_another_run_are_their_own():
 
 def test_two_views_of_a_row_are_augmented_apart():
     loader = Loader(make_tiny_task(), CPU, seed=0)
-    draw = Draw("noisy", 16, views=2)
-    both = Stage("", lambda batch: iter(()), {"noisy": draw}, {})
+    single, both = (Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, views=v)}, {}) for v in (1, 2))
     picks = next(iter(loader.updates(both, (0, 1))))["noisy"]
     found = loader.draws(both, {"noisy": picks})["noisy"]
     assert found.coin.shape == (16, 4)
     for number, view in enumerate(found.views):
         alone = replace(picks, random=picks.random[:, 5 * number : 5 * number + 5])
-        one = loader.draws(both, {"noisy": alone})["noisy"]
+        one = loader.draws(single, {"noisy": alone})["noisy"]
         assert one.again is None
         assert view.equal(one.x)
         assert found.coin[:, 2 * number : 2 * number + 2].equal(one.coin)
