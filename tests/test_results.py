@@ -302,7 +302,7 @@ def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
     fewer, tenth = (
         {r["run"]["clean"]: r for r in as_listed if ("per_class" in r["run"]["options"]) == t} for t in (0, 1)
     )
-    assert len(records) == 12  # and, with a tenth in a batch, λ = 0.5 and 1
+    assert len(records) == 13  # with a tenth in a batch also λ = 0.5 and 1, and once 0.05
     assert sorted(fewer) == sorted(tenth) == [100, 250, 500]
     for run in json.loads((ROOT / "benchmarks" / "few_clean_stopped.json").read_text())["runs"]:
         beside = [row["valid_accuracy"] for row in tenth[run["clean"]]["epochs"][: len(run["valid_accuracy"])]]
