@@ -733,6 +733,7 @@ def test_methods_are_listed_with_what_can_be_set(capsys):
     text = answer("methods", capsys)
     assert all(name in text for name in listed)
     assert "threshold=0.8" in text
+    assert "…" not in text  # nothing is cut off
     assert "milestones" in text
 
 

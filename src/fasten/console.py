@@ -210,13 +210,13 @@ def show_result(record: Record, out: Path) -> None:
     print(f"report: {out / 'report.html'}")
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as the terminal has room for."""
+def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST_CELL) -> None:
+    """Columns as wide as the terminal has room for; of each cell `longest` letters."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(_cell(value, longest) for value in row))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     with console.capture() as lines:
         console.print(table, markup=False)
@@ -231,10 +231,11 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
     for method in methods:
         needs = {"clean rows": method["clean_set"], "the true T": method["true_transition"], "images": method["images"]}
         named = " and ".join(name for name, needed in needs.items() if needed) or "nothing but the noisy rows"
-        options = ", ".join(f"{key}={setting(value)}" for key, value in method["defaults"].items())
+        defaults = {k: f"{v:.4g}" if isinstance(v, float) else setting(v) for k, v in method["defaults"].items()}
+        options = ", ".join(f"{key}={value}" for key, value in defaults.items())
         lines = [method["about"], f"{method['family']}; needs {named}", f"--set {options}" if options else ""]
         rows.append([method["name"], "\n".join(line for line in lines if line)])
-    show_table(["method", "what it does, what it needs, what can be set"], rows)
+    show_table(["method", "what it does, what it needs, what can be set"], rows, max(len(row[1]) for row in rows))
     text = f"For every method --set also takes the fields of the data set's recipe: {', '.join(recipe)}."
     print("\n" + textwrap.fill(text, 80))
 
@@ -362,11 +363,11 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     show_table(["method", "time"], [[name, f"{ratio:.2f}×"] for name, ratio in run_ratios(lines).items()])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, longest: int) -> str:
     if value is None:
         return "–"
     text = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _percent(value: float | None) -> str:
