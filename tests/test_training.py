@@ -17,7 +17,7 @@ import fasten.building as building
 import fasten.training as training
 from fasten.cli import main
 from fasten.datasets import DATASETS, load_task
-from fasten.notes import clean_rows_do_better
+from fasten.notes import clean_rows_do_better, most_labels_wrong
 from fasten.records import Run, epochs_so_far, read_record
 from fasten.training import Settings, resume, train
 
@@ -178,6 +178,20 @@ def test_it_says_when_the_clean_rows_alone_do_better(alone, here, says):
     assert (clean_rows_do_better(record) is not None) == says
     record["run"]["method"] = "dividemix-clean"  # is not told to try itself
     assert "dividemix" not in str(clean_rows_do_better(record))
+
+
+@pytest.mark.parametrize(
+    ("method", "share", "says"), [("fasten", 0.72, True), ("fasten", 0.5, False), ("dividemix-clean", 0.72, False)]
+)
+def test_it_names_another_method_where_most_labels_look_wrong(method, share, says):
+    assert ("72% of the labels look wrong" in str(most_labels_wrong(method, share))) == says
+
+
+def test_a_run_on_mostly_wrong_labels_names_another_method(tmp_path):
+    recipe, quick = replace(DATASETS["digits"].recipe, epochs=5), Settings(device="cpu", clean_reference=False)
+    for noise, says in (("symmetric:0.8", True), ("symmetric:0.2", False)):
+        notes = train(Run("digits", noise, recipe=recipe), tmp_path / noise[-1], quick)["notes"]
+        assert any("--method dividemix-clean has done better" in note for note in notes) == says
 
 
 def test_threads_start_from_the_weights_of_their_own_seeds(monkeypatch):

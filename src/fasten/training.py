@@ -36,7 +36,14 @@ from fasten.files import sweep, write_bytes
 from fasten.folders import check_folder
 from fasten.gallery import write_gallery
 from fasten.machine import choose_machine
-from fasten.notes import clean_rows_do_better, epoch_warnings, final_warnings, first_notes, stages_in_words
+from fasten.notes import (
+    clean_rows_do_better,
+    epoch_warnings,
+    final_warnings,
+    first_notes,
+    most_labels_wrong,
+    stages_in_words,
+)
 from fasten.options import check_settings
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
@@ -187,6 +194,8 @@ class _Session:
         self.record["notes"] += final_warnings(best, found.probs, found.findings.transition)
         self._fill(found, best, preparation)
         self._references()
+        hint = most_labels_wrong(self.run.method, float(found.findings.judged.p_wrong.mean()))
+        self.record["notes"] += filter(None, [clean_rows_do_better(self.record) or hint])
         if self.log is not None:
             self._write(found, self.log)
         return self.record
@@ -289,8 +298,6 @@ class _Session:
             if wanted and method != self.run.method:
                 self.settings.say(f"now {method} on the same rows, to compare")
                 self.record["references"][name] = self._reference(method)
-        if verdict := clean_rows_do_better(self.record):
-            self.record["notes"].append(verdict)
 
     def _reference(self, name: str) -> dict[str, Any]:
         """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full."""
