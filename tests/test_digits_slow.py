@@ -90,11 +90,14 @@ def test_an_exceptions_docstring_has_the_measured_means(recorded, method):
         assert f"{recorded[name]:.3f}" in docstring
 
 
-def test_the_page_of_methods_quotes_dividemix_from_the_record(recorded):
+def test_the_page_of_methods_quotes_the_record(recorded):
     page = " ".join((MEASURED.parents[2] / "docs" / "methods.md").read_text(encoding="utf-8").split())
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     seconds = {m: fmean(float(r["seconds"]) for r in rows if r["method"] == m) for m in ("dividemix", "fasten")}
     ours, theirs = recorded["dividemix"], recorded["fasten"]
     times = round(seconds["dividemix"] / seconds["fasten"])
+    last = fmean(float(r["test_accuracy_last"]) for r in rows if r["method"] == "causalnl")
+    assert f"picks has {recorded['causalnl']:.3f}, the last one {last:.3f}" in page
+    assert f"has {recorded['augdesc']:.3f} and DivideMix {ours:.3f}" in page
     assert f"reaches {ours:.3f} without any clean row, where FasTEN has {theirs:.3f}, in {times} times" in page

@@ -142,6 +142,12 @@ def test_what_is_asked_of_a_resumed_run_also_holds_the_next_time(tmp_path, poiso
     assert len(resume(tmp_path)["rewinds"]) == 1
 
 
+def test_the_rate_that_is_advised_is_the_one_that_counts(tmp_path):
+    run = replace(RUN, method="causalnl", options={"adam_rate": 1e30})
+    with pytest.raises(ValueError, match=r"diverged.* a smaller rate, such as --set adam_rate=1e\+29"):
+        train(run, tmp_path, EVERY_UPDATE)
+
+
 def test_what_a_lower_rate_does_not_cure_stops_in_the_end(tmp_path, poisoned):
     """The second time it goes back further, the last checkpoint being finite but perhaps too far gone."""
     poisoned(0.0)

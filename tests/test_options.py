@@ -123,6 +123,14 @@ def test_settings_that_cannot_be_are_refused(settings, epochs, message):
         apply_settings("fasten", RECIPE, settings, epochs)
 
 
+@pytest.mark.parametrize("setting", ["rate=0.1", "momentum=0.5", "weight_decay=0", "milestones=5"])
+@pytest.mark.parametrize("method", ["causalnl", "deep-knn"])
+def test_methods_that_have_adam_refuse_what_they_would_ignore(method, setting):
+    with pytest.raises(ValueError, match=f"{method} trains by Adam, and {setting.partition('=')[0]} has no part in it"):
+        apply_settings(method, RECIPE, [setting])
+    assert apply_settings(method, RECIPE, ["adam_rate=0.01", "epochs=3"])[0] == {"adam_rate": 0.01}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -163,7 +163,7 @@ def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, caps
     x, given, _ = make_blobs(200)
     np.savez("plain.npz", x=x, labels=given)
     refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "as dividemix or cross-entropy")
-    refuse(f"train plain.npz --method augdesc {FAST} --out run", capsys, "the rows of plain.npz are none")
+    refuse(f"train plain.npz --method augdesc {FAST} --out run", capsys, "plain.npz has no images; use dividemix")
     answer(f"train plain.npz --method cross-entropy {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"

@@ -32,17 +32,16 @@ _SEEDING = threading.Lock()  # torch's generator is the process's: threads take 
 def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
     """The method with its network, initialised from the run's seed; a copy of `net` in place of the recipe's."""
     entry, recipe, options = find_method(run.method), run.recipe, _options(run, task)
-    if entry.clean_set and len(task.clean) == 0:
+    if (entry.clean_set or options.get("clean_rows")) and len(task.clean) == 0:
+        what = run.method if entry.clean_set else f"{run.method} with clean_rows=true"
         raise ValueError(
-            f"{run.method} needs clean rows, and {task.name} has none; have some checked and name them with "
+            f"{what} needs clean rows, and {task.name} has none; have some checked and name them with "
             "--verified FILE (in a table also in the column verified_label), or use a method that needs none, as "
             "dividemix or cross-entropy"
         )
     if options.get("strong") and task.x.ndim != 4:
-        raise ValueError(
-            f"{run.method} trains on strongly augmented images, and the rows of {task.name} are none; use dividemix, "
-            "which is the same without them"
-        )
+        cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"
+        raise ValueError(f"{run.method} here trains on strong views of images, and {task.name} has no images; {cure}")
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(run.seed, "init"))
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]

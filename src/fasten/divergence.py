@@ -59,11 +59,11 @@ def check_finite(fit: Fit, task: Task) -> None:
         raise Diverged(Divergence(len(at.rows) + (not ended), number + 1, _rows(fit, task, at.epoch - ended, number)))
 
 
-def advice(newest: str | None, folder: Path, rate: float, spent: bool) -> str:
-    """What one can do about it; `spent`: it has been taken back as often as makes sense."""
+def advice(newest: str | None, folder: Path, rate: tuple[str, float], spent: bool) -> str:
+    """What one can do about it; `rate`: its name and value; `spent`: taken back as often as makes sense."""
     good = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
     cures = [] if spent else [f"{typed('resume', folder, '--on-nan', 'rewind')} goes back, and on with a lower rate"]
-    cures.append(f"choose another --out and a smaller rate, such as --set rate={rate / LOWER:g}")
+    cures.append(f"choose another --out and a smaller rate, such as --set {rate[0]}={rate[1] / LOWER:g}")
     return f"log.jsonl lists all rows; {good}; {', or '.join(cures)}"
 
 

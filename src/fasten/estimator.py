@@ -43,7 +43,7 @@ from fasten.gallery import is_verified
 from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
-from fasten.options import apply_settings, find_method
+from fasten.options import apply_settings, find_method, rate_of
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
 
@@ -72,7 +72,9 @@ def fit_task(
         try:
             check_finite(fit, task)
         except Diverged as error:
-            raise ValueError(f"{error}; give a smaller rate, such as rate={run.recipe.rate / 10:g}") from None
+            name, rate = rate_of(run.method, run.options, run.recipe)
+            cure = f"give a smaller rate, such as rate={rate / 10:g}" if name == "rate" else "use another method"
+            raise ValueError(f"{error}; {cure}") from None
 
     fit.after_update = check
     fit.run()

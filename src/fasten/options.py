@@ -18,6 +18,7 @@ from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
 FROM_DATA = ("num_classes", "shape")  # what a method is told of its data, which nobody sets
+OF_SGD = ("rate", "momentum", "weight_decay", "milestones")  # of the recipe, no concern of methods that have Adam
 LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
 
 
@@ -72,6 +73,8 @@ def apply_settings(
             raise ValueError(f"{key} is set twice, the second time to {value!r}; give it once")
         if key in option_hints:
             options[key] = parse(key, value, option_hints[key])
+        elif key in OF_SGD and "adam_rate" in option_hints:
+            raise ValueError(f"{method} trains by Adam, and {key} has no part in it; leave it out, or set adam_rate")
         elif key in recipe_hints:
             changes[key] = parse(key, value, recipe_hints[key])
         else:
@@ -86,6 +89,16 @@ def apply_settings(
     recipe = replace(recipe, **changes)
     check_settings(method, options, recipe)
     return options, recipe
+
+
+def rate_of(method: str, options: Mapping[str, Any], recipe: Recipe) -> tuple[str, float]:
+    """How fast a run learns, and the setting that says so.
+
+    >>> rate_of("fasten", {}, Recipe()), rate_of("causalnl", {}, Recipe())
+    (('rate', 0.1), ('adam_rate', 0.001))
+    """
+    found = option_defaults(find_method(method)) | dict(options)
+    return ("adam_rate", found["adam_rate"]) if "adam_rate" in found else ("rate", recipe.rate)
 
 
 def check_settings(method: str, options: Mapping[str, Any], recipe: Recipe) -> None:

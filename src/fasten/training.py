@@ -44,7 +44,7 @@ from fasten.notes import (
     most_labels_wrong,
     stages_in_words,
 )
-from fasten.options import check_settings
+from fasten.options import check_settings, rate_of
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.signals import asked_to_stop
@@ -247,10 +247,14 @@ class _Session:
         self._tell(event="diverged", **vars(error.found))
         self.checkpoints.wait()
         ranks.wait()  # for the one that writes
-        newest, rate = self.checkpoints.newest, self.run.recipe.rate * self.fit.progress.rate_factor
+        newest = self.checkpoints.newest
+        name, rate = rate_of(self.run.method, self.run.options, self.run.recipe)
+        rate *= self.fit.progress.rate_factor
         rewinds, notes = self.record.get("rewinds", []), self.record["notes"]
         if len(rewinds) == MOST_REWINDS or self.settings.on_nan != "rewind":
-            raise ValueError(f"{error}; {advice(newest, self.out, rate, len(rewinds) == MOST_REWINDS)}") from None
+            raise ValueError(
+                f"{error}; {advice(newest, self.out, (name, rate), len(rewinds) == MOST_REWINDS)}"
+            ) from None
         if rewinds and newest == rewinds[-1]["back_to"]:  # finite, but too far gone
             if ranks.rank() == 0:
                 self.checkpoints.drop_newest()

@@ -205,12 +205,23 @@ def test_strong_views_are_drawn_for_mixing_alone(strong):
     assert [draw.strong for draw in mix.draws.values()] == [strong] * 4
 
 
-@pytest.mark.parametrize(("name", "options"), [("augdesc", {}), ("dividemix", {"strong": True})])
-def test_rows_that_are_no_images_have_no_strong_views(name, options):
+@pytest.mark.parametrize(
+    ("name", "options", "cure"),
+    [("augdesc", {}, "use dividemix"), ("dividemix", {"strong": True}, "leave strong=true out")],
+)
+def test_rows_that_are_no_images_have_no_strong_views(name, options, cure):
     task = make_tiny_task()
     table = replace(task, x=task.x.reshape(len(task.x), -1).astype(np.float32))
-    with pytest.raises(ValueError, match=f"{name} trains on strongly augmented images, .* none; use dividemix"):
+    with pytest.raises(ValueError, match=f"{name} here trains on strong views of images, .* has no images; {cure}"):
         build_method(Run("tiny", method=name, options=options, recipe=Recipe("mlp")), table)
+
+
+@pytest.mark.parametrize("name", ["augdesc", "dividemix"])
+def test_clean_rows_that_are_not_there_are_refused(name):
+    task = make_tiny_task()
+    task = replace(task, clean=task.clean[:0], split=replace(task.split, clean=task.split.clean[:0]))
+    with pytest.raises(ValueError, match=f"{name} with clean_rows=true needs clean rows, and blobs has none"):
+        build_method(Run("tiny", method=name, options={"clean_rows": True}, recipe=Recipe("small-cnn")), task)
 
 
 def test_no_gradient_reaches_the_other_network_or_the_targets():

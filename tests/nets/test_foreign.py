@@ -229,6 +229,11 @@ def test_networks_for_images_do_not_take_rows(name):
         build_backbone(name, (4,))
 
 
+def test_images_too_small_to_be_halved_are_refused():
+    with pytest.raises(ValueError, match="images are 1×5 pixels; give at least 2×2, or their pixels as features"):
+        build_backbone("small-cnn", (3, 1, 5))
+
+
 def real(name: str):
     try:
         return importlib.import_module(name)

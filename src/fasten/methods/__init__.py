@@ -58,7 +58,7 @@ class Entry:
     family: str
     about: str
     clean_set: bool = True
-    images: bool = False  # it takes nothing else
+    images: bool = False  # it takes nothing else, unless its options are changed
     true_transition: bool = False
     stages: int = 1
     networks: int = 1

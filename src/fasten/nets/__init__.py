@@ -68,4 +68,6 @@ def _by_name(name: str, shape: tuple[int, ...]) -> nn.Module:
     if (name == "mlp") != (len(shape) == 1):
         kind = "rows of features" if len(shape) == 1 else "images"
         raise ValueError(f"network {name!r} does not take {kind}; " + ("use 'mlp'" if len(shape) == 1 else "use a CNN"))
+    if name == "small-cnn" and min(shape[1:]) < 2:
+        raise ValueError(f"images are {shape[1]}×{shape[2]} pixels; give at least 2×2, or their pixels as features")
     return NETS[name](shape)
