@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import nn
@@ -34,6 +36,8 @@ EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac
     "mlac": ("mlac", {}, EVEN),
     "causalnl": ("causalnl", {}, {**EVEN, "sync_norm": True}),  # it has batch norms of its own
     "causalnl, code": ("causalnl", {"objective": "code"}, {**EVEN, "sync_norm": True}),
+    "causalnl, features": ("causalnl", {}, {**ODD, "features": True}),  # for which it has none
+    "causalnl, features, code": ("causalnl", {"objective": "code"}, {**ODD, "features": True}),
     "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
     "few clean rows": ("fasten", {"per_class": 1}, ODD),
     "streamed": ("fasten", {}, {**ODD, "loader": StreamLoader}),
@@ -56,6 +60,10 @@ LOCAL = {
 DIGITS = Run("digits", "symmetric:0.4", recipe=find_dataset("digits").recipe.scaled(3))
 
 
+class Linear(nn.Linear):
+    num_features = 20
+
+
 class Net(nn.Module):
     """One convolution, with or without a batch norm."""
 
@@ -73,13 +81,17 @@ def make_fit(case: str) -> Fit:
     name, options, special = (EXACT | LOCAL)[case]
     special = {key: value for key, value in special.items() if key != "near"}
     norm, loader_class = special.pop("norm", False), special.pop("loader", Loader)
+    flat = special.pop("features", False)
     recipe = Recipe("", **{"epochs": 8, "rate": 0.2, "milestones": (6,), **special})
     task, entry = make_tiny_task(), METHODS[name]
+    if flat:
+        x = task.x.reshape(len(task.x), -1).astype(np.float32) / 255
+        task = replace(task, x=x, mean=(0.0,) * x.shape[1], std=(1.0,) * x.shape[1])
     options = {**entry.options, **({"shape": task.shape} if entry.shaped else {}), **options}
     if options.get("oracle"):
         options["oracle"] = torch.from_numpy(task.transition).float()
     torch.manual_seed(0)
-    backbones = [Net(norm) for _ in range(entry.backbones)]
+    backbones = [Linear(task.shape[0], 20) if flat else Net(norm) for _ in range(entry.backbones)]
     method = CPU64.place(entry.build(*backbones, torch.from_numpy(task.given), num_classes=3, **options))
     for net in method.modules():
         if isinstance(net, Heads):
