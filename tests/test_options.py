@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fasten.contract import Recipe
 from fasten.methods import METHODS
 from fasten.options import LARGEST, apply_settings, check_settings, find_method, option_defaults, option_types, parse
+from fasten.report.values import setting
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 RECIPE = Recipe(epochs=70, milestones=(50, 60))
@@ -123,12 +124,20 @@ def test_settings_that_cannot_be_are_refused(settings, epochs, message):
         apply_settings("fasten", RECIPE, settings, epochs)
 
 
-@pytest.mark.parametrize("setting", ["rate=0.1", "momentum=0.5", "weight_decay=0", "milestones=5"])
+@pytest.mark.parametrize("setting", ["rate=0.3", "momentum=0.5", "weight_decay=0", "milestones=5"])
 @pytest.mark.parametrize("method", ["causalnl", "deep-knn"])
 def test_methods_that_have_adam_refuse_what_they_would_ignore(method, setting):
     with pytest.raises(ValueError, match=f"{method} trains by Adam, and {setting.partition('=')[0]} has no part in it"):
         apply_settings(method, RECIPE, [setting])
     assert apply_settings(method, RECIPE, ["adam_rate=0.01", "epochs=3"])[0] == {"adam_rate": 0.01}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_can_be_asked_for_by_all_that_its_recipe_has(method):
+    """As the command in a report does, whatever the defaults."""
+    recipe = apply_settings(method, Recipe(), [], epochs=7)[1]
+    settings = [f"{key}={setting(value)}" for key, value in vars(recipe).items() if key != "epochs"]
+    assert apply_settings(method, Recipe(), settings, epochs=7)[1] == recipe
 
 
 @pytest.mark.parametrize(

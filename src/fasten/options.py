@@ -73,10 +73,12 @@ def apply_settings(
             raise ValueError(f"{key} is set twice, the second time to {value!r}; give it once")
         if key in option_hints:
             options[key] = parse(key, value, option_hints[key])
-        elif key in OF_SGD and "adam_rate" in option_hints:
-            raise ValueError(f"{method} trains by Adam, and {key} has no part in it; leave it out, or set adam_rate")
         elif key in recipe_hints:
             changes[key] = parse(key, value, recipe_hints[key])
+            if key in OF_SGD and "adam_rate" in option_hints and changes[key] != getattr(recipe, key):
+                raise ValueError(
+                    f"{method} trains by Adam, and {key} has no part in it; leave it out, or set adam_rate"
+                )
         else:
             near = nearest(SETTINGS.get(key, key), [*option_hints, *recipe_hints])
             raise ValueError(f"unknown option {key!r} of {method}; {near}")
