@@ -249,6 +249,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         notes=(*rows.notes, *_notes(known, split), *_measured_as_given(rows, split)),
         feature_names=rows.feature_names,
         measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
+        test_as_given=_num_as_given(rows, split.test),
     )
 
 
@@ -325,9 +326,13 @@ def _measured_as_given(rows: Rows, split: Split) -> list[str]:
     return [note for note in found if note]
 
 
+def _num_as_given(rows: Rows, some: Labels) -> int:
+    return int((rows.verified_codes()[some] < 0).sum())
+
+
 def as_given(rows: Rows, some: Labels, name: str) -> str | None:
     """What is to be said of rows that measure a model, if nobody checked the labels of all."""
-    count = int((rows.verified_codes()[some] < 0).sum())
+    count = _num_as_given(rows, some)
     return f"{count:,} of the {len(some):,} {name} {AS_GIVEN}" if count else None
 
 

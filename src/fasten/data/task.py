@@ -65,6 +65,7 @@ class Task:
     notes: tuple[str, ...] = ()  # sentences for the user, from the reading of the data
     feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
     measured_by: tuple[tuple[str, str, str], ...] = ()  # verdicts on rows that the data set apart: id, label, picked
+    test_as_given: int = 0  # test rows that nobody verified, whose label counts as right
 
     def __post_init__(self) -> None:
         parts = {"given": (self.given, self.split.noisy), "clean": (self.clean, self.split.clean)}
