@@ -9,6 +9,7 @@ from fasten.experiments.spec import Measure
 from fasten.records import Record
 
 Reader = Callable[[Record], float | None]
+GIVEN_WRONG = "given label wrong"  # what the paper's column of incorrect rows was to have
 
 
 def reader(*path: str, scale: float = 1.0) -> Reader:
@@ -37,15 +38,18 @@ def corrected_share(record: Record) -> float | None:
     )
 
 
-def _relabel(part: str) -> dict[str, Measure]:
-    """Of all noisy rows, and of those with a wrong label; by the names of the table's columns."""
+def _relabel(part: str, incorrect: str = "") -> dict[str, Measure]:
+    """By the names of the table's columns: of all noisy rows, of those that the paper calls incorrect, and of those
+    whose given label is wrong. The paper's are incorrect by labels that were drawn anew, which say nothing of what was
+    learnt: so all rows stand for them, unless `incorrect`, the end of another score's name, says otherwise."""
     measures = {}
-    for rows, end in (("overall", ""), ("incorrect", "_wrong")):
+    rows = {"overall": "", "incorrect": incorrect, GIVEN_WRONG: "_wrong"}
+    for name, end in rows.items():
         read = reader("evaluation", part, f"accuracy{end}")
-        measures[f"accuracy, {rows}"] = Measure(read, "relabel accuracy", step=0.01, digits=4)
-    for rows, end in (("overall", ""), ("incorrect", "_wrong")):
+        measures[f"accuracy, {name}"] = Measure(read, "relabel accuracy", step=0.01, digits=4)
+    for name, end in rows.items():
         read = reader("evaluation", part, f"nll{end}")
-        measures[f"NLL, {rows}"] = Measure(read, "relabel NLL", share=0.05, lower_is_better=True, digits=4)
+        measures[f"NLL, {name}"] = Measure(read, "relabel NLL", share=0.05, lower_is_better=True, digits=4)
     return measures
 
 
@@ -60,7 +64,10 @@ TIME_RATIO = Measure(lambda record: None, "time, FasTEN's being 1", share=0.05, 
 HOURS = Measure(lambda record: None, "hours", share=0.05, lower_is_better=True)
 
 RELABEL = _relabel("relabel")  # by the classifier
-RELABEL_META = _relabel("relabel_corrected")  # by the soft labels that a method keeps
+RELABEL_META = {  # by a method's soft labels: MLaC makes them from a row's label, and would make others of a new one
+    "mslc": _relabel("relabel_corrected"),
+    "mlac": _relabel("relabel_corrected", "_wrong"),
+}
 
 DETECTION = _detection("minus_p_given")  # by the classifier
 DETECTION_META = {
