@@ -289,7 +289,7 @@ def test_what_is_said_of_the_search_for_lambda_is_quoted_from_the_records():
     found = {r.cell.column: r for r in relabel.results if r.cell.row == "fasten-no-lc"}
     for column in ("accuracy, overall", "accuracy, given label wrong"):
         assert f"{found[column].mean:.3f}" in below
-    assert {r.status for r in found.values()} == {"reproduced", "ours"}
+    assert "below" not in {r.status for r in found.values()}
 
 
 def test_what_is_said_of_fewer_clean_rows_is_quoted_from_the_records():
