@@ -9,12 +9,17 @@ next epoch. One forward and one back-propagation in all.
 Letters: f is the clean head's softmax (p in the code), f̄ the noisy head's, d and d̄ the clean and the noisy batch, ȳ
 the current labels (y in the code), ȳ* the labels as given, K the clean rows per class, ρ `threshold`, λ `noisy_weight`,
 q `perturbation`. Equations are numbered as in the paper. Where it and the authors' code differ, this follows the code.
+
+Beyond the paper: T̂ of the noisy rows (`estimate`). A network comes to know its few clean rows by heart, its noisy head
+is then too sure of them, and with a T̂ close to the identity wrong labels are learnt. Of rows that both heads know by
+their labels alone, T̂[i, j] = Σ f_i f̄_j / Σ f_i says how often class i is labelled j; the sums are running means.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,21 +29,25 @@ from fasten.contract import Batch, Draw, Examples, NormMode, Recipe, Stage
 from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
-from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition
+from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition, joint_of_heads
 from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
+
+PACE = 0.01  # an update's part in the running mean: T̂ of the noisy rows is of about the last hundred batches
 
 
 class FasTEN(nn.Module):
     """Two heads, T̂ in every update, labels corrected on the fly.
 
-    `correct` switches the correction of labels; `oracle` is a true T to use in place of T̂; `perturbation` replaces
-    that share of the labels that were changed by uniform ones (the paper's test of robustness); `norm` is how batch
-    norm sees the two batches; `per_class` is K, by default as many as fit the batch size.
+    `correct` switches the correction of labels; `estimate` is which rows T̂ is made of; `oracle` is a true T to use in
+    its place; `perturbation` replaces that share of the labels that were changed by uniform ones (the paper's test of
+    robustness); `norm` is how batch norm sees the two batches; `per_class` is K, by default as many as fit the batch
+    size.
     """
 
     labels: Tensor
     transition: Tensor
+    joint: Tensor | None
     oracle: Tensor | None
 
     def __init__(
@@ -53,6 +62,7 @@ class FasTEN(nn.Module):
         correct: bool = True,
         perturbation: Share = 0.0,
         norm: NormMode = "split",
+        estimate: Literal["clean", "noisy"] = "clean",
         oracle: Tensor | None = None,
     ) -> None:
         super().__init__()
@@ -62,6 +72,8 @@ class FasTEN(nn.Module):
         self.threshold = threshold if correct else math.inf
         self.register_buffer("labels", labels.to(torch.int32))  # current labels, (n,)
         self.register_buffer("transition", torch.eye(num_classes))  # T̂ of the last update
+        half_sure = (torch.eye(num_classes) / num_classes + 1 / num_classes**2) / 2
+        self.register_buffer("joint", half_sure if estimate == "noisy" else None)  # of true classes and labels
         self.register_buffer("oracle", oracle, persistent=False)
 
     def plan(self, recipe: Recipe) -> list[Stage]:
@@ -81,6 +93,9 @@ class FasTEN(nn.Module):
 
         # Eq. (2). Differs: the paper does not say whether a gradient flows through T̂; the code detaches it.
         T = estimate_transition(noisy_c.detach().softmax(1), clean.y, self.num_classes, clean.weight, shared=True)
+        covered = self._covered(clean)
+        if self.joint is not None:
+            T = torch.where(covered[:, None], self.joint / self.joint.sum(1, keepdim=True), T)
         nll = torch.cat(
             [
                 corrected_nll(p, T if self.oracle is None else self.oracle, y),
@@ -96,9 +111,12 @@ class FasTEN(nn.Module):
         # sentence of the paper's appendix corrects at an epoch's end; its algorithm and the code do so in each update.
         new = correct_labels(p.detach(), noisy.y, self.threshold)
         new = self._perturb(new, noisy.y, noisy.coin)
-        new = torch.where(self._covered(clean)[noisy.y], new, noisy.y)
+        new = torch.where(covered[noisy.y], new, noisy.y)
         remember(self.labels, noisy, new)
         self.transition.copy_(T)
+        if self.joint is not None:
+            seen = joint_of_heads(p.detach(), noisy_n.detach().softmax(1), noisy.weight, shared=True)
+            self.joint.lerp_(seen, PACE)
 
     def _covered(self, clean: Examples) -> Tensor:
         """Which classes have a clean row, (N,). T̂ says nothing of the others: rows given as them keep that label."""

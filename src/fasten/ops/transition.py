@@ -38,6 +38,24 @@ def estimate_transition(
     return torch.where(count > 0, mean, identity)
 
 
+def joint_of_heads(
+    clean_probs: Tensor, noisy_probs: Tensor, weight: Tensor | None = None, *, shared: bool = False
+) -> Tensor:
+    """How often the class is i and the label j, by what two heads say of the same rows: (B, N) each -> (N, N).
+
+    The mean of p(i | x) p(j | x), which sums to one; its rows, each divided by its sum, are a T. `shared` as above.
+
+    >>> joint_of_heads(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.2], [0.5, 0.5]]))
+    tensor([[0.4000, 0.1000],
+            [0.2500, 0.2500]])
+    """
+    counted = clean_probs.new_ones(len(clean_probs)) if weight is None else weight.to(clean_probs.dtype)
+    sums, count = (counted[:, None] * clean_probs).T @ noisy_probs, counted.sum()
+    if shared:
+        sums, count = totals([sums, count])
+    return sums / count.clamp(min=1)
+
+
 def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor, guard: float = LOG_GUARD) -> Tensor:
     """Forward-corrected loss per row, −log P(noisy = label | x) with P = Tᵀ p: (B, N), (N, N), (B,) -> (B,).
 
