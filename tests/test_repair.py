@@ -359,6 +359,21 @@ def test_labels_that_are_no_names_of_folders_are_refused(folder):
     assert tree(folder) == before
 
 
+@pytest.mark.parametrize("label", ["../../escaped", "/tmp/escaped", "a/b", ".hidden", "a\\b"])
+def test_images_that_are_verified_as_what_is_no_name_of_a_folder_stay_inside(folder, label):
+    for row in range(4):
+        path = folder / f"pets/{['cat', 'dog'][row % 2]}/{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), 60 * row, np.uint8)).save(path)
+    ids, given = [f"{name}/{row}.png" for row, name in enumerate(["cat", "dog"] * 2)], ["cat", "dog"] * 2
+    make_run(folder / "run", "pets", ids, given, [label, *given[1:]], ["cat", "dog", label])
+    found = read_audit(folder / "run")
+    before = tree(folder)
+    with pytest.raises(ValueError, match="cannot be the name of a folder; use --export csv"):
+        write_folder(found, find_originals(found), folder / "sub" / "new")
+    assert tree(folder) == before
+
+
 def test_nothing_is_left_of_a_table_that_cannot_be_written(photos, monkeypatch):
     def fails(*arguments):
         raise OSError(28, "full")

@@ -295,15 +295,15 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
     name, split = data.columns.ids[row], data.columns.split
     if label is None:
         raise ValueError(f"{data.path}: {name!r} has no label, so it has no folder; use --export csv")
-    if data.is_folder:
+    known = data.columns.given[row] if data.is_folder else None
+    if data.is_folder and known in (None, label):
+        return name  # clean images, and those that keep their label, are where they belong
+    if label.startswith(".") or {"/", "\\", "\0"} & set(label):
+        raise ValueError(f"the label {label!r} cannot be the name of a folder; use --export csv")
+    if known is not None:
         parts = name.split("/")
-        known = data.columns.given[row]
-        if known is None:
-            return name  # clean images are where they belong
         place = 0 if split[row] is None else parts.index(known, 1)  # behind the name of the part
         return "/".join([*parts[:place], label, *parts[place + 1 :]])
-    if label in (".", "..") or label.startswith(".") or {"/", "\\", "\0"} & set(label):
-        raise ValueError(f"the label {label!r} cannot be the name of a folder; use --export csv")
     part = split[row] or "train" if any(part in ("valid", "test") for part in split) else ""
     return "/".join(filter(None, [part, label, _file_name(data, row)]))
 
