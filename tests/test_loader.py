@@ -63,6 +63,17 @@ def test_each_epoch_goes_by_what_is_kept_when_it_starts():
     assert (loader.num_updates(changing), loader.most_updates(changing)) == (1, 5)
 
 
+def test_an_epoch_that_is_begun_again_goes_by_what_is_kept_then():
+    """As after a rewind, where a stage before it comes to keep other rows."""
+    loader = Loader(make_tiny_task(), CPU, seed=0)
+    keep = torch.arange(66) < 10
+    stage = Stage("", lambda batch: iter(()), {"noisy": Draw("noisy", 16, keep=keep)}, {})
+    for rows in (range(10), range(10, 20)):
+        keep.copy_(torch.isin(torch.arange(66), torch.tensor(rows)))
+        (picks,) = loader.updates(stage, (1, 1))
+        assert sorted(picks["noisy"].index[picks["noisy"].weight > 0].tolist()) == list(rows)
+
+
 def test_draws_of_the_same_name_in_another_run_are_their_own():
     loader = Loader(make_tiny_task(), CPU, seed=0)
     keep = torch.arange(66) < 20

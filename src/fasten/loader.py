@@ -202,10 +202,8 @@ class Loader:
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
         """Consecutive batches of the epoch's permutation; past its end it is repeated, in a pass with weight 0."""
-        size, of = (
-            self.batch_size(draw),
-            (key, draw.source, id(draw.keep)),
-        )  # another run may draw from this loader, too
+        size, kept = self.batch_size(draw), None if draw.keep is None else (id(draw.keep), draw.keep._version)
+        of = key, draw.source, kept  # another run may draw from this loader, too, and a rewound one keeps other rows
         if self._orders.get(name, (None, None))[0] != of:
             generator = torch_stream(self.device, self.seed, name, *key)
             order = torch.randperm(len(self.rows[draw.source]), generator=generator, device=self.device)
