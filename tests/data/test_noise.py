@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -107,12 +108,21 @@ def test_noise_at_rate_0_changes_nothing(kind: str, truth: np.ndarray, seed: int
     np.testing.assert_array_equal(noisy.transition, np.eye(5))
 
 
+def test_a_rate_is_what_its_digits_say_whatever_floats_make_of_it():
+    """0.7 × 44,000 is 30,799.99… in floats, and 30,800 by the rate as it is written."""
+    truth = np.zeros(44_000, np.int64)
+    for percent in range(1, 100):
+        noise = parse_noise(f"symmetric-exclusive:{percent / 100}")
+        wrong = (corrupt(truth, noise, 3, np.random.default_rng(0)).labels != truth).sum()
+        assert wrong == percent * 440
+
+
 @given(st.sampled_from(["symmetric-exclusive", "pair"]), truths, rates, seeds)
 def test_noise_that_never_keeps_a_label_makes_exactly_the_floor_wrong(
     kind: str, truth: np.ndarray, rate: float, seed: int
 ) -> None:
     noisy = corrupt(truth, parse_noise(f"{kind}:{rate!r}"), 5, rng(seed))
-    assert (noisy.labels != truth).sum() == math.floor(rate * len(truth))
+    assert (noisy.labels != truth).sum() == math.floor(Fraction(str(rate)) * len(truth))
 
 
 @given(st.sampled_from(RATED), truths, rates, seeds)
@@ -122,7 +132,7 @@ def test_labels_go_only_where_the_transition_allows(kind: str, truth: np.ndarray
     np.testing.assert_array_equal(truth, before)
     assert noisy.labels.dtype == np.int64
     assert (noisy.transition[truth, noisy.labels] > 0).all()
-    assert (noisy.labels != truth).sum() <= math.floor(rate * len(truth))
+    assert (noisy.labels != truth).sum() <= math.floor(Fraction(str(rate)) * len(truth))
 
 
 @pytest.mark.parametrize("kind", RATED)

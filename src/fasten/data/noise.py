@@ -10,6 +10,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -126,7 +127,7 @@ def corrupt(
     if noise.kind == "matrix":
         labels = _draw(labels, transition, rng)
     elif noise.rate is not None:
-        touched = rng.choice(len(truth), size=math.floor(noise.rate * len(truth)), replace=False)
+        touched = rng.choice(len(truth), size=math.floor(Fraction(str(noise.rate)) * len(truth)), replace=False)
         labels[touched] = _draw(labels[touched], _targets(noise.kind, num_classes, flips), rng)
     return Corrupted(labels, transition)
 
