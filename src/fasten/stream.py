@@ -105,7 +105,7 @@ class StreamLoader(Loader):
     def _send(self, raw: list[Tensor]) -> list[Tensor]:
         """To the device, on a stream of its own, while the update before is still at work there."""
         if self._side is None:
-            return raw
+            return [x.to(self.device) for x in raw]
         now = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._side):
             sent = [x.to(self.device, non_blocking=True) for x in raw]
