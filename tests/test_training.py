@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 import fasten.building as building
 import fasten.training as training
 from fasten.cli import main
-from fasten.datasets import DATASETS, load_task
+from fasten.datasets import DATASETS, find_dataset, load_task
 from fasten.notes import clean_rows_do_better, most_labels_wrong
+from fasten.options import apply_settings
 from fasten.records import Run, epochs_so_far, read_record
 from fasten.training import Settings, resume, train
 
@@ -151,6 +152,16 @@ def test_clean_only_is_reported_as_a_reference(tmp_path):
     record = train(run, tmp_path / "r", Settings(device="cpu", noisy_reference=True))
     assert set(record["references"]) == {"clean_only", "noisy_only"}
     assert record["references"]["clean_only"]["updates"] == 3
+
+
+def test_a_reference_is_the_same_whatever_it_is_held_against(tmp_path):
+    """L2RW has no momentum, and GLC a rate that falls otherwise: neither is the references' concern."""
+    found = []
+    for method in ("cross-entropy", "l2rw", "glc"):
+        options, recipe = apply_settings(method, find_dataset("digits").recipe, ["batch_size=400"], 4)
+        run = Run("digits", "symmetric:0.4", method, options, recipe, seed=0)
+        found.append(train(run, tmp_path / method, Settings(device="cpu"))["references"]["clean_only"])
+    assert len({(r["test_accuracy"], r["valid_accuracy"], r["updates"]) for r in found}) == 1
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ from fasten.beginnings import (
 )
 from fasten.building import build_method, make_fit, plan_of, weights_and_tables
 from fasten.checkpoint import Checkpoints
+from fasten.contract import Recipe
 from fasten.data.task import Task
-from fasten.datasets import Place, load_task
+from fasten.datasets import Place, find_dataset, load_task
 from fasten.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
 from fasten.engine import Fit, Row
 from fasten.evaluate import Evaluation, evaluate
@@ -44,7 +45,7 @@ from fasten.notes import (
     most_labels_wrong,
     stages_in_words,
 )
-from fasten.options import check_settings, rate_of
+from fasten.options import check_settings, find_method, rate_of
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
 from fasten.signals import asked_to_stop
@@ -305,7 +306,7 @@ class _Session:
 
     def _reference(self, name: str) -> dict[str, Any]:
         """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full."""
-        recipe = self.run.recipe
+        recipe = self._plain_recipe()
         if name == "clean-only":
             share = max(0.1, min(1.0, REFERENCE_UPDATES / self.updates))
             recipe = recipe.scaled(math.ceil(recipe.epochs * share))
@@ -318,6 +319,15 @@ class _Session:
         values = {key: best[key] for key in ("test_accuracy", "valid_accuracy")}
         values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
         return values | {"updates": _count_updates(fit), "seconds": fit.progress.seconds}
+
+    def _plain_recipe(self) -> Recipe:
+        """The run's, with the data's own course of the rate: a reference must not depend on what it is held against."""
+        recipe = self.run.recipe
+        if find_method(self.run.method).schedule is None:
+            return recipe
+        usual = Recipe() if self.task.known is not None else find_dataset(self.run.dataset).recipe
+        course = {name: getattr(usual, name) for name in ("epochs", "milestones", "momentum")}
+        return replace(recipe, **course).scaled(recipe.epochs)
 
     def _write(self, found: Evaluation, log: Log) -> None:
         """The record last: a folder whose record has a result is complete."""
