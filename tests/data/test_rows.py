@@ -76,8 +76,19 @@ def test_numbers_are_in_the_order_of_their_size(numbers: set[int]) -> None:
 
 
 def test_one_letter_written_in_two_ways_is_one_label():
-    with pytest.raises(ValueError, match="differ only"):
+    with pytest.raises(ValueError, match=r"differ only in how Unicode writes their letters, as 'cafe\\u0301' and as"):
         classes_of("pets", ["café", unicodedata.normalize("NFD", "café"), "tea"])
+
+
+@pytest.mark.parametrize("text", ["{:.2f}", "{}", "{:.3e}"])
+def test_labels_that_look_measured_are_refused(text: str) -> None:
+    numbers = [text.format(number) for number in np.random.default_rng(0).normal(size=400)]
+    with pytest.raises(ValueError, match=r"different labels, and they are numbers as .* give texts or whole numbers"):
+        classes_of("table.csv", numbers)
+    few = set(numbers[:20])
+    assert len(classes_of("sizes.csv", few)) == len(few)  # sizes, or versions
+    assert len(classes_of("table.csv", [*numbers, "dog"])) > 100
+    assert len(classes_of("table.csv", [f"{number}.0" for number in range(100)])) == 100
     with pytest.raises(ValueError, match=r"'1' and '1\.0' differ only"):
         classes_of("pets", ["1", "1.0", "2"])
 

@@ -26,6 +26,8 @@ PARTS: Mapping[str, Part] = {
 PICKED: Mapping[str, Picked] = {"random": "random", "chosen": "chosen"}
 
 # What other programs write for a blank, and where nobody looked.
+NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
+MOST_MEASURED = 20  # numbers with decimals that may be classes: sizes, say, or versions
 BLANKS = ("nan", "NaN", "<NA>", "NA", "None", "NULL")
 NOBODY = ("-1", "-1.0", *BLANKS)
 
@@ -58,14 +60,27 @@ def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
     for label in sorted(found):
         other = spelled.setdefault(_spoken(label), label)
         if other != label:
-            raise ValueError(
-                f"{name}: the labels {other!r} and {label!r} differ only in how they are written; write them alike"
+            composed = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", label)
+            how = (
+                f"in how Unicode writes their letters, as {other!a} and as {label!a}"
+                if composed
+                else "in how they are written"
             )
+            raise ValueError(f"{name}: the labels {other!r} and {label!r} differ only {how}; write them alike")
+    if len(found) > MOST_MEASURED and all(re.fullmatch(NUMBER, label) for label in found) and _mostly_fractions(found):
+        raise ValueError(
+            f"{name} has {len(found):,} different labels, and they are numbers as {min(found)!r}, as of something "
+            "measured; a label is a class: give texts or whole numbers"
+        )
     if len(found) < 2:
         got = f"only the label {min(found)!r}" if found else "no labels"
         raise ValueError(f"{name} has {got}; a classifier needs rows of two classes or more")
     numbers = all(re.fullmatch(r"-?\d+", label, re.ASCII) for label in found)
     return tuple(sorted(found, key=lambda label: (int(label), label)) if numbers else sorted(found))
+
+
+def _mostly_fractions(numbers: Collection[str]) -> bool:
+    return sum(not float(number).is_integer() for number in numbers) > len(numbers) / 2
 
 
 def check_nobody(name: str, ids: Sequence[Any], given: Collection[str | None], verified: Sequence[str | None]) -> None:
