@@ -73,11 +73,11 @@ def test_counts_outweigh_a_model_that_is_wrong():
     assert np.abs(counted_onto(np.eye(3), known) - true).max() < 0.08
 
 
-def test_a_verdict_settles_its_row_unless_it_is_held_back():
+def test_a_verdict_settles_its_row_be_it_held_back_or_not():
     probs, known, truth = run_of(chosen=40)
     found = find(probs, known)
     table = found.table(known, NAMES).set_index("row").sort_index()
-    settled, wrong = known.trained, truth != known.given
+    settled, wrong = known.verified >= 0, truth != known.given
     assert (table["suggested"][settled] == np.array(NAMES)[truth[settled]]).all()
     assert (table["p_wrong"][settled] == wrong[settled]).all()
     assert (table["is_issue"][settled] == wrong[settled]).all()
@@ -99,7 +99,7 @@ def test_the_shown_probabilities_fit_each_other():
     table = found.table(known, NAMES)
     assert (table["is_issue"] == (table["p_wrong"] > 0.5)).all()
     order = found.table(known, NAMES)["row"].to_numpy()
-    open_rows = order[~known.trained[order]]
+    open_rows = order[known.verified[order] < 0]
     assert (np.diff(found.judged.p_wrong[open_rows]) <= 0).all()
 
 
@@ -129,9 +129,9 @@ def test_a_precision_is_kept_by_the_very_corrections_that_it_was_tested_with():
     learnt = 0.8 * probs + 0.2 * np.eye(3)[known.given]
     found = find(learnt, known, min_precision=0.6)
     cut = next(cut for cut in found.evidence.threshold.tested if cut.threshold == found.evidence.threshold.threshold)
-    table = found.table(known, NAMES).set_index("row").sort_index()
-    changed = (table["corrected"] != table["given"])[known.held]
-    assert (changed.sum(), (table["corrected"] == np.array(NAMES)[truth])[known.held][changed].sum()) == (cut.n, cut.k)
+    corrected = found.corrected(known.given)
+    changed = known.held & (corrected != known.given)
+    assert (changed.sum(), (corrected == truth)[changed].sum()) == (cut.n, cut.k)
     assert (found.calibrated(known.given).suggested != find(learnt, known).calibrated(known.given).suggested).any()
 
 
@@ -151,8 +151,8 @@ def test_labels_of_a_class_that_no_model_was_shown_are_kept_and_the_evidence_is_
     probs, known, _ = run_of()
     found = find(probs, known, min_precision, kept=[1])
     table = found.table(known, NAMES).set_index("row").sort_index()
-    changed = (table["corrected"] != table["given"]).to_numpy() & ~known.trained
-    kept = (known.given == 1) & ~known.trained
+    nobody = known.verified < 0
+    changed, kept = (table["corrected"] != table["given"]).to_numpy() & nobody, (known.given == 1) & nobody
     assert changed[~kept].any()
     assert not changed[kept].any()
     assert (table["p_wrong"][kept] > 0.5).any(), "they may look wrong, and can be reviewed"
@@ -176,7 +176,7 @@ def with_threshold(known: Known, p_wrong: list[float], threshold: float | None) 
         Corrections(none, none),
         ThresholdChoice(0.9, threshold),
     )
-    return Findings(np.eye(3), judged, evidence)
+    return Findings(np.eye(3), judged, known.verified < 0, evidence)
 
 
 @pytest.mark.parametrize(("threshold", "issues"), [(0.7, ["b", "c"]), (None, ["c"]), (0.999, ["c"])])
@@ -192,8 +192,23 @@ def test_a_model_that_finds_most_labels_wrong_is_doubted_where_nobody_can_tell()
     probs, known, _ = run_of(num_verified=0)
     upside_down = Known(known.ids, probs.argmin(1), known.verified, known.picked_random, known.held)
     T = np.full((3, 3), 1 / 3)
-    (note,) = Findings(T, audit.judge_examples(probs, T, upside_down.given), None).notes
-    assert note.startswith(f"{(1 - probs.min(1) > 0.5).mean():.0%} of the labels count as wrong, and no row verified")
+    nobody = np.arange(len(probs)) < 1000
+    found = Findings(T, audit.judge_examples(probs, T, upside_down.given), nobody, None)
+    share = (1 - probs.min(1) > 0.5)[nobody].mean()
+    assert found.notes[0].startswith(f"{share:.0%} of the labels that nobody verified count as wrong, and no row")
+    assert replace(found, unverified=np.zeros_like(nobody)).notes == []
+
+
+def test_what_was_verified_as_wrong_comes_first_and_what_was_verified_as_right_last():
+    probs, known, truth = run_of()
+    table = find(probs, known).table(known, NAMES)
+    kinds = np.select([table["verified"] == "", table["is_issue"]], [1, 0], 2)
+    assert (np.diff(kinds) >= 0).all()
+    assert np.bincount(kinds).tolist() == [
+        ((truth != known.given) & (known.verified >= 0)).sum(),
+        900,
+        (kinds == 2).sum(),
+    ]
 
 
 @pytest.mark.parametrize(

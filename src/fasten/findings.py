@@ -26,8 +26,8 @@ from fasten.statistics import proportion
 MODEL_ROWS = 50
 
 IMPLAUSIBLE = (
-    "{share:.0%} of the labels count as wrong, and no row verified at random says whether they are: the model may have "
-    "learnt too little, so look at some before you use its corrections"
+    "{share:.0%} of the labels that nobody verified count as wrong, and no row verified at random says whether they "
+    "are: the model may have learnt too little, so look at some before you use its corrections"
 )
 
 
@@ -37,14 +37,17 @@ class Findings:
 
     transition: NDArray[np.float64]  # T of the given labels
     judged: Judged  # as the model has it: nothing calibrated, no verdict used
+    unverified: NDArray[np.bool_]  # rows that the model alone speaks of
     evidence: Evidence | None  # None: no row was verified at random
 
     def table(self, known: Known, class_names: Sequence[Any], verdicts: bool = True) -> pd.DataFrame:
         """The columns of labels.csv; with `verdicts`, also what was verified, and how each row was picked for it.
 
-        `p_wrong` is calibrated where that was possible. A verdict that training may have seen settles its row.
+        `p_wrong` is calibrated where that was possible. A verdict settles its row: what the model has to say of those
+        that were held back is part of the evidence, and of nothing that people take for an answer.
         """
-        settled, wrong = known.trained, known.trained & (known.verified != known.given)
+        settled = known.verified >= 0
+        wrong = settled & (known.verified != known.given)
         found = self.calibrated(known.given)
         shown = found._replace(
             p_wrong=np.where(settled, wrong, found.p_wrong),
@@ -52,7 +55,7 @@ class Findings:
             p_suggested=np.where(settled, 1.0, found.p_suggested),
         )
         is_issue = np.where(settled, wrong, self._is_issue(found.p_wrong))
-        rank = np.where(settled, wrong, self.judged.p_wrong)  # before calibration, which rounds the surest
+        rank = np.where(settled, np.where(wrong, 2.0, -1.0), self.judged.p_wrong)  # raw: calibration rounds the surest
         table = audit.make_table(known.ids, known.given, shown, is_issue, class_names, rank)
         if verdicts:
             rows = table["row"].to_numpy()
@@ -99,8 +102,8 @@ class Findings:
         """Sentences for the user."""
         found = self.evidence
         if found is None:
-            share = float((self.judged.p_wrong > FLOOR).mean())
-            return [] if share <= 0.5 else [IMPLAUSIBLE.format(share=share)]
+            suspect = self.judged.p_wrong[self.unverified] > FLOOR
+            return [IMPLAUSIBLE.format(share=suspect.mean())] if suspect.sum() > len(suspect) / 2 else []
         uncalibrated = found.calibration.uncalibrated
         notes = [
             f"p_wrong is not calibrated: {uncalibrated}" if uncalibrated else None,
@@ -132,11 +135,12 @@ def find(
     if any_random:
         T = counted_onto(T, known)
     judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
+    unverified = known.verified < 0
     if not any_random and min_precision is None:
-        return Findings(T, judged, None)
+        return Findings(T, judged, unverified, None)
     evidence = gather(known, judged, probs, min_precision, seed)
-    found = Findings(T, judged, evidence)
-    num_changed = int((found.corrected(given) != given)[~known.trained].sum())
+    found = Findings(T, judged, unverified, evidence)
+    num_changed = int((found.corrected(given) != given)[unverified].sum())
     return replace(found, evidence=replace(evidence, num_changed=num_changed))
 
 

@@ -149,7 +149,7 @@ def summarise(found: Audit) -> dict[str, Any]:
         ],
         "pairs": [pair for pair, _ in pairs],
         "verified": int((found.known.verified >= 0).sum()),
-        "verified_wrong": int((found.known.trained & (found.known.verified != found.known.given)).sum()),
+        "verified_wrong": int(((found.known.verified >= 0) & (found.known.verified != found.known.given)).sum()),
         "evidence": _brief(found.folder, evaluation.get("evidence")),
     }
 
