@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/estimate.py
 
 The problems of benchmarks/noisy_weight.py. How fast the running mean moves and where it starts were set by what digits
-and seeds 5 and 6 of these problems gave, and nearly any value would have done; the seeds recorded here had no part in it.
+and seeds 5 and 6 of these problems gave, where nearly any value would have done; those recorded here had no part in it.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ EXACT = {name: (name, {}, ODD) for name in METHODS if name not in ("l2rw", "mlac
     "causalnl, features, code": ("causalnl", {"objective": "code"}, {**ODD, "features": True}),
     "wrong on purpose": ("fasten", {"perturbation": 0.5, "threshold": 0.4}, ODD),
     "few clean rows": ("fasten", {"per_class": 1}, ODD),
+    "T of noisy rows": ("fasten", {"estimate": "noisy"}, ODD),
     "streamed": ("fasten", {}, {**ODD, "loader": StreamLoader}),
     "over the batch": ("glc", {"mean_over": "batch"}, ODD),
     "raw weights": ("mw-net", {"normalise": False}, ODD),

@@ -16,7 +16,8 @@ from fasten.engine import Update
 from fasten.loader import Loader, Picks
 from fasten.methods.fasten import FasTEN
 from fasten.nets import build_backbone
-from reference.transition import ref_correct, ref_fasten_loss, softmax
+from fasten.ops.transition import joint_of_heads
+from reference.transition import ref_correct, ref_fasten_loss, ref_joint, softmax
 
 AUTHORS = numbers_of("fasten")
 HEADS = {"fc_clean": "clean", "fc_noisy": "noisy"}
@@ -114,6 +115,34 @@ def test_the_loss_and_the_new_labels_match_the_reference(noisy_weight):
     assert method.labels[batch["noisy"].index].tolist() == new.tolist()
 
 
+def test_the_estimate_of_noisy_rows_matches_the_reference_and_remembers():
+    task = make_tiny_task()
+    method = tiny(task, estimate="noisy", norm="two-pass")
+    batch = one_batch(method, task)
+    labels = method.labels[batch["noisy"].index].numpy()
+    J = (np.eye(3) / 3 + np.ones((3, 3)) / 9) / 2  # half sure
+    for _ in range(3):
+        (clean_n, noisy_n), (clean_c, noisy_c) = method.net.each([batch["noisy"].x, batch["clean"].x], "two-pass")
+        logits = [t.detach().numpy() for t in (clean_n, noisy_n, clean_c, noisy_c)]
+        T = J / J.sum(1, keepdims=True)
+        expected, _ = ref_fasten_loss(*logits, labels, batch["clean"].y.numpy(), 3, 0.5, T)
+        method.labels[batch["noisy"].index] = torch.from_numpy(labels)  # as if nothing had been corrected
+        ((_, loss),) = run_step(method, batch)
+        np.testing.assert_allclose(loss.item(), expected, rtol=1e-6)  # the buffer is in float32
+        np.testing.assert_allclose(method.transition, T, rtol=1e-6)
+        J = 0.99 * J + 0.01 * ref_joint(softmax(logits[0]), softmax(logits[1]))
+    np.testing.assert_allclose(method.joint, J, rtol=1e-6)
+    np.testing.assert_allclose(method.joint.sum(), 1, rtol=1e-6)
+
+
+def test_heads_that_know_class_and_noise_give_t():
+    T = np.array([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2], [0.0, 0.4, 0.6]])
+    truth = np.random.default_rng(0).integers(3, size=300)
+    joint = joint_of_heads(torch.from_numpy(np.eye(3)[truth]), torch.from_numpy(T[truth]))
+    np.testing.assert_allclose(joint.sum(1), np.bincount(truth) / 300)
+    np.testing.assert_allclose(joint / joint.sum(1, keepdim=True), T, rtol=1e-12)
+
+
 def run_step(method, batch):
     return list(method.step(batch))
 
@@ -131,20 +160,23 @@ def test_only_visited_rows_change_and_fallback_is_the_label_as_given():
     assert method.labels.equal(before)
 
 
-def test_filling_rows_change_neither_the_loss_nor_the_labels():
+@pytest.mark.parametrize("estimate", ["clean", "noisy"])
+def test_filling_rows_change_neither_the_loss_nor_what_is_remembered(estimate):
     task = make_tiny_task()
-    method = tiny(task, threshold=0.0, norm="two-pass")
+    method = tiny(task, threshold=0.0, norm="two-pass", estimate=estimate)
     method.eval()  # batch norm would see the filling; the loss must not
     batch = one_batch(method, task)
     noisy = batch["noisy"]
     weight = torch.tensor([1.0] * 8 + [0.0] * 4)
     part = {name: getattr(noisy, name)[:8] for name in ("x", "y", "index", "weight", "coin")}
     filled = Examples(noisy.x, noisy.y, noisy.index, weight, noisy.coin)
-    (_, short), *_ = run_step(copy.deepcopy(method), Batch({"noisy": Examples(**part), "clean": batch["clean"]}))
-    other = copy.deepcopy(method)
+    without, other = copy.deepcopy(method), copy.deepcopy(method)
+    (_, short), *_ = run_step(without, Batch({"noisy": Examples(**part), "clean": batch["clean"]}))
     (_, long), *_ = run_step(other, Batch({"noisy": filled, "clean": batch["clean"]}))
     np.testing.assert_allclose(short.item(), long.item(), rtol=1e-12)
     assert other.labels[noisy.index[8:]].equal(method.labels[noisy.index[8:]])
+    if estimate == "noisy":
+        np.testing.assert_allclose(other.joint, without.joint, rtol=1e-6)
 
 
 def test_no_gradient_of_the_clean_loss_reaches_the_noisy_head():
@@ -186,9 +218,10 @@ def test_perturbation_replaces_that_share_of_the_labels_that_were_changed():
     assert share == pytest.approx(0.5 * 2 / 3, abs=0.05)  # a uniform label is another one two times in three
 
 
-def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row():
+@pytest.mark.parametrize("estimate", ["clean", "noisy"])
+def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row(estimate):
     task = make_tiny_task()
-    method = tiny(task, threshold=0.0)
+    method = tiny(task, threshold=0.0, estimate=estimate)
     batch = one_batch(method, task)
     clean = batch["clean"]
     weight = (clean.y != 2).double()
