@@ -462,8 +462,8 @@ def test_two_spellings_of_one_label_are_refused():
 def test_min_precision_corrects_nothing_that_it_cannot_show():
     x, _, given, verified = make_data()
     clf = FasTENClassifier(epochs=5, min_precision=0.99).fit(x, given, y_verified=verified)
-    unsettled = ~clf.label_issues_["picked"].isin(["random"])
-    assert not clf.label_issues_["is_issue"][unsettled].any()
+    nobody = clf.label_issues_["picked"] == ""
+    assert not clf.label_issues_["is_issue"][nobody].any()
     assert any("cannot show a precision of 0.99" in note for note in clf.notes_)
 
 

@@ -39,7 +39,6 @@ from fasten.data.task import Task
 from fasten.divergence import Diverged, check_finite
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
-from fasten.gallery import is_verified
 from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
 from fasten.notes import coverage_notes, length_notes
@@ -281,9 +280,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The attributes that are there after `fit`, with the labels as they came."""
         self.transition_matrix_, self.evidence_ = T, evidence
         self.label_issues_ = _renamed(table, self._fitted.data["class_names"], self.classes_.tolist())
-        issues = self.label_issues_.sort_values("row")
-        corrected, verified = (issues[column].to_numpy(object) for column in ("corrected", "verified"))
-        self.corrected_labels_ = np.where(is_verified(issues), verified, corrected).astype(self.classes_.dtype)
+        corrected = self.label_issues_.sort_values("row")["corrected"]
+        self.corrected_labels_ = corrected.to_numpy(object).astype(self.classes_.dtype)
 
     def _described(self) -> dict[str, Any]:
         """All of a fitted classifier that is no tensor, as plain values, but for its evidence."""
