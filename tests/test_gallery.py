@@ -26,6 +26,7 @@ from fasten.data.task import Known
 from fasten.evidence import gather
 from fasten.gallery import make_gallery, thumbnail, write_gallery
 from fasten.report import read_gallery, render
+from fasten.report.trust import Share, trust_of
 from test_report import EVIL, Page, all_null
 
 PIXEL = thumbnail(np.zeros((4, 4, 1), np.uint8))
@@ -208,6 +209,25 @@ def test_of_many_classes_the_least_right_are_shown_and_how_many_there_are():
     assert "kind 39 1 of 41" in text
     assert "kind 9 31 of 41" not in text
     assert "least right of" not in Page(render(own_record())).text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_pairs_shown_are_the_most_frequent_wrong_labels_of_the_counted_t(seed):
+    rng = np.random.default_rng(seed)
+    n, names = 12, [f"kind {number}" for number in range(12)]
+    counts = rng.poisson(0.3, (n, n)) + 5 * np.eye(n, dtype=int)
+    counts[3] = 0  # nobody verified a row of it
+    mean, low, high = rng.integers(1, 9, (3, n, n)) / 10  # some means are equal: then T's own order counts
+    tables = {"counts": counts.tolist(), "mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()}
+    tables["low"][0][1] = tables["counts"][1][2] = None  # not known
+    pairs = [
+        Share(names[i], names[j], k, sum(k or 0 for k in row), mean[i, j], tables["low"][i][j] or 0.0, high[i, j])
+        for i, row in enumerate(tables["counts"])
+        for j, k in enumerate(row)
+        if i != j and k
+    ]
+    found = trust_of({"evidence": {"num_random": int(counts.sum()), "transition": tables}}, {}, names)
+    assert found.pairs == tuple(sorted(pairs, key=lambda share: share.mean, reverse=True)[:10])
 
 
 def test_the_page_says_how_far_off_true_probabilities_would_seem():

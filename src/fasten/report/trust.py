@@ -75,9 +75,8 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
         unknown = evaluation and number(data, "noise_rate") is None
         return Trust(UNCALIBRATED, _warnings(evidence)) if unknown else None
     transition = mapping(evidence, "transition")
-    shares = _shares(transition, names)
     right = sorted(_right_shares(transition, names), key=lambda share: share.mean)
-    wrong = sorted((share for share in shares if share.true != share.given and share.k), key=lambda share: -share.mean)
+    wrong = sorted(_wrong_shares(transition, names), key=lambda share: -share.mean)
     return Trust(
         sentences=tuple(_sentences(evidence)),
         warnings=_warnings(evidence),
@@ -139,18 +138,19 @@ def _scores(corrections: Record) -> list[Score]:
     return scores
 
 
-def _shares(transition: Record, names: Sequence[str]) -> list[Share]:
-    """All entries of the counted T whose class has verified rows."""
+def _wrong_shares(transition: Record, names: Sequence[str]) -> list[Share]:
+    """Of each class with verified rows, the other labels that some of them have."""
     parts = [matrix(transition.get(key)) for key in ("counts", "mean", "low", "high")]
     if any(part is None or len(part) != len(names) for part in parts):
         return []
     counts, mean, low, high = ([[entry or 0.0 for entry in row] for row in part] for part in parts if part)
-    return [
-        Share(names[i], names[j], round(counts[i][j]), round(sum(counts[i])), mean[i][j], low[i][j], high[i][j])
-        for i in range(len(names))
-        for j in range(len(names))
-        if sum(counts[i])
-    ]
+    found = []
+    for i, row in enumerate(counts):
+        n = sum(row)
+        for j, entry in enumerate(row):
+            if n and (k := round(entry)) and names[j] != names[i]:
+                found.append(Share(names[i], names[j], k, round(n), mean[i][j], low[i][j], high[i][j]))
+    return found
 
 
 def _right_shares(transition: Record, names: Sequence[str]) -> list[Share]:
