@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given as draw
 from hypothesis import settings
 from hypothesis import strategies as st
+from scipy.stats import rankdata, zscore
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
 
 from fasten import evidence
 from fasten.audit import judge
@@ -16,6 +19,7 @@ from fasten.corrections import threshold_for
 from fasten.data.task import Known
 from fasten.dependence import instance_dependence
 from fasten.evidence import counted_posterior, gather, hold_back, verify_next
+from fasten.seeds import numpy_stream
 from reference.metrics import ref_posterior
 
 steady = settings(derandomize=True, deadline=None, max_examples=50)
@@ -321,6 +325,37 @@ def test_the_answer_depends_on_the_seed_and_the_order_of_probabilities_alone():
     one = instance_dependence(probs, given, truth, seed=0, permutations=39)
     assert one == instance_dependence(probs, given, truth, seed=0, permutations=39)
     assert one == instance_dependence(probs**3, given, truth, seed=0, permutations=39)
+
+
+def ref_dependence(probs, given, truth, seed, permutations):
+    """AUROC and p, a class, a fold and an exchange at a time, with SciPy's ranks and scikit-learn's regression."""
+    rng = numpy_stream(seed, "instance dependence")
+    classes = [np.flatnonzero(truth == c) for c in np.unique(truth)]
+    classes = [rows for rows in classes if len(set(given[rows] == truth[rows])) == 2]
+    x, places = [], np.split(np.arange(sum(map(len, classes))), np.cumsum(list(map(len, classes)))[:-1])
+    for rows in classes:
+        own, others = probs[rows, truth[rows]], np.delete(probs[rows], truth[rows[0]], axis=1)
+        x.append(zscore(rankdata(np.column_stack([own, np.sort(others)[:, :-4:-1]]), axis=0)))
+    x = np.concatenate(x)
+    wrong = [given[rows] != truth[rows] for rows in classes]
+    exchanged = [[rng.permutation(part) for _ in range(permutations)] for part in wrong]
+    fold, found = rng.permutation(len(x)) % 10, []
+    for labels in [wrong, *zip(*exchanged, strict=True)]:
+        y, guess = np.concatenate([part - part.mean() for part in labels]), np.empty(len(x))
+        for f in range(10):
+            guess[fold == f] = Ridge(1.0, fit_intercept=False).fit(x[fold != f], y[fold != f]).predict(x[fold == f])
+        scores = [roc_auc_score(part, guess[place]) for part, place in zip(labels, places, strict=True)]
+        found.append(np.average(scores, weights=[part.sum() * (~part).sum() for part in wrong]))
+    return found[0], np.mean(np.array(found) >= found[0] - 1e-12)
+
+
+@pytest.mark.parametrize(("seed", "num_classes"), [(0, 2), (1, 4), (2, 9)])
+def test_the_dependence_on_examples_matches_the_reference(seed, num_classes):
+    rows = errors(seed, 150, num_classes, seed)
+    found = instance_dependence(*rows, seed, permutations=39)
+    auroc, p = ref_dependence(*rows, seed, permutations=39)
+    assert found.auroc == pytest.approx(auroc, rel=1e-12)
+    assert found.p == p
 
 
 @pytest.mark.parametrize(("num_wrong", "num_right"), [(0, 0), (0, 40), (9, 40), (40, 9)])

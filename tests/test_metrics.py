@@ -14,6 +14,7 @@ from fasten.metrics import (
     accuracy,
     auprc,
     auroc,
+    aurocs,
     chi_square,
     counted_transition,
     detection_scores,
@@ -88,6 +89,16 @@ def test_ranking_matches_the_reference_and_scikit_learn(measure, reference, skle
     score, positive = scored_rows(levels, levels)
     assert measure(score, positive) == pytest.approx(reference(score, positive), rel=1e-12)
     assert measure(score, positive) == pytest.approx(sklearn(positive, score), rel=1e-12)
+
+
+@pytest.mark.parametrize("ranked", [1, 100, metrics.RANKED])
+@pytest.mark.parametrize("levels", [1, 2, 7, 10**6])
+def test_many_aurocs_at_once_are_those_of_each(monkeypatch, levels, ranked):
+    monkeypatch.setattr(metrics, "RANKED", ranked)  # the lines that are ranked together do not matter
+    lines = [scored_rows(seed, levels) for seed in range(9)]
+    found = aurocs(*(np.stack(part) for part in zip(*lines, strict=True)))
+    assert found.tolist() == [auroc(*line) for line in lines]
+    assert found == pytest.approx([ref_auroc(*line) for line in lines], rel=1e-12)
 
 
 @pytest.mark.parametrize("measure", [auroc, auprc])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fasten.metrics import Floats, Ints, auroc
+from fasten.metrics import Bools, Floats, Ints, aurocs
 from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL
 
@@ -62,13 +62,13 @@ def instance_dependence(
         return None
     rng = numpy_stream(seed, "instance dependence")
     x = np.concatenate([_ranks(_relative(probs[part], int(truth[part[0]]))) for part in classes])
-    labels = [np.stack([wrong[part], *(rng.permutation(wrong[part]) for _ in range(permutations))]) for part in classes]
+    labels = [_exchanged(wrong[part], permutations, rng) for part in classes]
     y = np.concatenate([part.T - part.mean(1) for part in labels])
     guesses = _out_of_fold(x, y, rng.permutation(len(rows)) % FOLDS)
     parts = np.split(guesses.T, np.cumsum([len(part) for part in classes])[:-1], axis=1)
-    scores = [[auroc(*pair) for pair in zip(*both, strict=True)] for both in zip(parts, labels, strict=True)]
+    scores = [aurocs(*both) for both in zip(parts, labels, strict=True)]
     weights = [wrong[part].sum() * (~wrong[part]).sum() for part in classes]
-    found = np.average(np.array(scores, np.float64), axis=0, weights=weights)
+    found = np.average(np.stack(scores), axis=0, weights=weights)
     p = float((found >= found[0] - ROUNDING).mean())  # the rows as they are count among the exchanges
     return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
 
@@ -98,3 +98,8 @@ def _out_of_fold(x: NDArray[np.float64], y: NDArray[np.float64], fold: Ints) -> 
         weights = np.linalg.solve(rest.T @ rest + RIDGE * np.eye(x.shape[1]), rest.T @ y[fold != f])
         guesses[fold == f] = x[fold == f] @ weights
     return guesses
+
+
+def _exchanged(wrong: Bools, permutations: int, rng: np.random.Generator) -> Bools:
+    """Wrong and right as they are, and below that exchanged among the rows, (1 + permutations, n)."""
+    return np.vstack([wrong, rng.permuted(np.tile(wrong, (permutations, 1)), axis=1)])
