@@ -9,8 +9,11 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from fasten.audit import posterior
 from fasten.data.rows import make_columns
 from fasten.data.verdicts import read_verdicts
+from fasten.evidence import verify_next
+from fasten.findings import find
 from fasten.reviews import (
     Verdict,
     issue_rows,
@@ -59,6 +62,23 @@ def test_next_rows_are_half_chosen_and_half_random(found):
     assert min(random) >= 50, "rows picked at random before are not picked again"
     assert next_rows(found, 20).equals(rows)
     assert len(set(rows["picked"][:10])) == 2, "the two kinds are mixed"
+
+
+@pytest.mark.parametrize("num_verified", [0, 60])
+def test_next_rows_are_those_of_all_that_a_run_finds(tmp_path, num_verified):
+    rng = np.random.default_rng(num_verified)
+    probs, truth = rng.dirichlet(np.ones(3), 300), rng.integers(3, size=300)
+    verified = np.where(np.arange(300) < num_verified, truth, -1)
+    audit_probabilities(probs, wrong_labels(truth, 0.3, 3, seed=1), NAMES, verified=verified, out=tmp_path / "run")
+    stored = read_audit(tmp_path / "run")
+    everything = find(stored.probabilities(), stored.known)
+    assert (everything.evidence is None) == (num_verified == 0)
+    counted = everything.evidence.transition if everything.evidence else None
+    post = posterior(stored.probabilities(), everything.transition, stored.known.given)
+    wanted = verify_next(post, stored.known, counted, 20, seed=0)
+    rows = next_rows(stored, 20)
+    for picked in ("chosen", "random"):
+        assert sorted(rows["row"][rows["picked"] == picked]) == sorted(getattr(wanted, picked))
 
 
 def test_a_filled_in_review_comes_back_with_how_its_rows_were_picked(found, tmp_path):

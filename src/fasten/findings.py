@@ -131,9 +131,7 @@ def find(
     ['c', 'b', 'a']
     """
     given, any_random = known.given, bool(known.picked_random.any())
-    T = audit.given_transition(probs, given, probs.shape[1])
-    if any_random:
-        T = counted_onto(T, known)
+    T = transition_of(probs, known)
     judged = audit.judge_examples(probs, T, given).keeping(np.isin(given, kept), given)
     unverified = known.verified < 0
     if not any_random and min_precision is None:
@@ -142,6 +140,12 @@ def find(
     found = Findings(T, judged, unverified, evidence)
     num_changed = int((found.corrected(given) != given)[unverified].sum())
     return replace(found, evidence=replace(evidence, num_changed=num_changed))
+
+
+def transition_of(probs: Floats, known: Known) -> NDArray[np.float64]:
+    """T of the given labels: a model's estimate, with what was counted where rows were verified at random."""
+    T = audit.given_transition(probs, known.given, probs.shape[1])
+    return counted_onto(T, known) if known.picked_random.any() else T
 
 
 def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:

@@ -21,9 +21,9 @@ from fasten.cells import escaped, unescaped
 from fasten.data.labels import Picked, check_classes, label_reader, label_texts, picked_of
 from fasten.data.table import KNOWN
 from fasten.data.texts import lines_below, read_text, split_header
-from fasten.evidence import verify_next
+from fasten.evidence import counted_posterior, verify_next
 from fasten.files import write_text
-from fasten.findings import find
+from fasten.findings import transition_of
 from fasten.gallery import is_verified
 from fasten.repair import Originals
 from fasten.seeds import numpy_stream
@@ -52,10 +52,9 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
     The column `picked` says it: verdicts on random rows enter T, calibration and precision, on chosen ones they do not.
     """
     known, seed = found.known, int(found.record["run"].get("seed") or 0)
-    probs = found.probabilities()
-    judged = find(probs, known, seed=seed)
-    counted = judged.evidence.transition if judged.evidence else None
-    post = audit.posterior(probs, judged.transition, known.given)
+    probs, random = found.probabilities(), known.picked_random
+    counted = counted_posterior(known.verified[random], known.given[random], probs.shape[1]) if random.any() else None
+    post = audit.posterior(probs, transition_of(probs, known), known.given)
     rows = verify_next(post, known, counted, n, seed)
     picked = pd.Series(
         {**dict.fromkeys(rows.chosen.tolist(), "chosen"), **dict.fromkeys(rows.random.tolist(), "random")}
