@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from fasten.data.decoding import Decoding
 from fasten.data.rows import Rows
-from fasten.data.table import read_table
+from fasten.data.table import read_table, rows_from_arrow
 
 FEATURES = "a,label,b,verified_label\n1,cat,0.5,\n-2e3,dog,.25,cat\n3,cat,7,cat\n"
 
@@ -304,6 +305,58 @@ def test_embeddings_may_be_lists_in_one_column(tmp_path):
     np.testing.assert_array_equal(rows.x, np.column_stack([[1, 2, 3], vectors]).astype(np.float32))
     with pytest.raises(ValueError, match="column 'e' must hold a list of numbers in each row, all of one length"):
         saved(tmp_path, frame(e=[[1.0], [1.0, 2.0], [3.0]]))
+
+
+LISTS = {"list": pa.list_, "large list": pa.large_list, "fixed-size list": lambda kind: pa.list_(kind, 3)}
+
+
+def rows_of_lists(lists: list[Any], kind: pa.DataType) -> Rows:
+    """Rows whose features are lists, as slices of arrays that hold more and in three chunks, the second one empty."""
+    padded = pa.array([None, *lists, None], kind)
+    column = pa.chunked_array([padded[1:2], padded[2:2], padded[2:-1]])
+    table = pa.table({"e": column, "label": ["cat", "dog"] * (len(lists) // 2)})
+    return rows_from_arrow("pets", table, Path(), Decoding())
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("listed", LISTS)
+def test_lists_are_read_as_their_numbers_say(listed, kind):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2**62, (6, 3)) if kind == "int64" else rng.uniform(0, 255, (6, 3)).astype(kind)
+    rows = rows_of_lists(list(values.tolist()), LISTS[listed](pa.from_numpy_dtype(kind)))
+    expected = [[np.float32(float(number)) for number in row] for row in values.tolist()]
+    np.testing.assert_array_equal(rows.x, np.array(expected))
+    assert rows.x.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float32()])
+@pytest.mark.parametrize("listed", LISTS)
+def test_a_number_missing_from_a_list_is_named_by_its_row(listed, kind):
+    with pytest.raises(ValueError, match="column 'e' lacks a finite number in 2 of 4 rows, first in row 1;"):
+        rows_of_lists([[1, 2, 3], [4, None, 6], [7, 8, 9], [None, 1, 2]], LISTS[listed](kind))
+
+
+@pytest.mark.parametrize("listed", LISTS)
+@pytest.mark.parametrize(
+    ("lists", "kind"),
+    [
+        ([[1, 2, 3], None, [4, 5, 6], [7, 8, 9]], pa.float32()),
+        ([None] * 4, pa.float32()),
+        ([["1", "2", "3"]] * 4, pa.string()),
+        ([[True, False, True]] * 4, pa.bool_()),
+        ([[None, None, None]] * 4, pa.null()),
+        ([[[1.0], [2.0], [3.0]]] * 4, pa.list_(pa.float32())),
+    ],
+)
+def test_what_is_no_list_of_numbers_in_each_row_is_refused(listed, lists, kind):
+    with pytest.raises(ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of one length"):
+        rows_of_lists(lists, LISTS[listed](kind))
+
+
+@pytest.mark.parametrize("lists", [[[]] * 4, [[1], [2], [], [4]], [[1, 2], [3, 4], [5, 6], [7, 8, 9]]])
+def test_lists_of_no_numbers_or_of_different_lengths_are_refused(lists):
+    with pytest.raises(ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of one length"):
+        rows_of_lists(lists, pa.list_(pa.float64()))
 
 
 def test_parquet_may_list_images(folder):

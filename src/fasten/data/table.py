@@ -392,9 +392,8 @@ def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _listed_numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
-    kind = values.type.value_type
-    rows = values.to_numpy()  # of arrays, one a row
-    lengths = {-1 if row is None else len(row) for row in rows}
-    if len(lengths) != 1 or min(lengths) < 1 or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+    kind, lengths = values.type.value_type, pa.compute.unique(pa.compute.list_value_length(values)).to_pylist()
+    if len(lengths) != 1 or not lengths[0] or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ValueError(f"{name}: column {column!r} must hold a list of numbers in each row, all of one length")
-    return np.stack(list(rows)).astype(np.float64)
+    flat = pa.compute.list_flatten(values).to_numpy()  # an array a row would take several times the memory
+    return np.asarray(flat, None if pa.types.is_floating(kind) else np.float64).reshape(len(values), -1)
