@@ -253,6 +253,24 @@ def test_a_class_that_only_rows_to_measure_by_have_is_a_slip(part):
     assert rows(given=["cat", "dog", "cat", "dgo"], split=split, class_names=known).class_names == tuple(known)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_to_measure_by_are_refused_for_the_first_label_that_no_other_row_has(seed):
+    rng, names = np.random.default_rng(seed), ["ant", "bee", "cow", "elk", "fox"]
+    given = ["ant", "bee", *rng.choice(names, 8).tolist()]
+    verified = ["ant", None, *rng.choice(np.array([None, None, *names]), 8).tolist()]
+    split = [None, "train", *rng.choice(np.array([None, "train", "valid", "test"]), 8).tolist()]
+    labels: dict[str, set[str]] = {"train": set(), "valid": set(), "test": set()}
+    for row, part in enumerate(split):
+        labels[part or "train"].update(label for label in (given[row], verified[row]) if label is not None)
+    slips = [(part, label) for part in ("valid", "test") for label in sorted(labels[part] - labels["train"])]
+    columns = {"ids": [str(row) for row in range(10)], "given": given, "verified": verified, "split": split}
+    if not slips:
+        assert set(rows(**columns).class_names) == labels["train"]
+        return
+    with pytest.raises(ValueError, match=f"pets: no row but {slips[0][0]} rows has the label {slips[0][1]!r}; "):
+        rows(**columns)
+
+
 def test_few_copies_among_many_test_images_are_what_data_from_the_net_hold():
     sources = [png(value) for value in (0, 1, *range(1, 201))]
     ids = [str(row) for row in range(len(sources))]

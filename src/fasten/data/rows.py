@@ -282,10 +282,12 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
 
 def _check_measured(name: str, columns: Columns) -> None:
     """Validation and test rows are of classes that others are of, by the given label or by a verdict."""
-    parts = np.array([part if part in ("valid", "test") else "train" for part in columns.split])
-    classes = columns.take(np.flatnonzero(parts == "train")).labels()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for said, *both in set(zip(columns.split, columns.given, columns.verified, strict=True)):  # far fewer than rows
+        labels[said or "train"] |= {label for label in both if label is not None}
+    classes = labels["train"]
     for part in ("valid", "test"):
-        unknown = columns.take(np.flatnonzero(parts == part)).labels() - classes
+        unknown = labels[part] - classes
         if unknown and classes:
             near = nearest(min(unknown), sorted(classes))
             raise ValueError(f"{name}: no row but {part} rows has the label {min(unknown)!r}; {near}")
