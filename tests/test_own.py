@@ -127,6 +127,20 @@ def test_with_noise_the_labels_as_they_are_count_as_the_truth():
     assert verified_too == pytest.approx(0.4, abs=0.15), "verified rows carry noisy labels too, and tell of the others"
 
 
+def test_noise_and_whoever_asks_for_labels_leave_those_of_the_rows_as_they_are():
+    rows, _ = verified_rows()
+    number = {name: code for code, name in enumerate(rows.class_names)} | {None: -1}
+    given, verified = ([number[label] for label in labels] for labels in (rows.given, rows.verified))
+    noisy = make_own_task(rows, seed=0, noise="pair:0.4")
+    assert noisy.known.given.tolist() != given
+    for codes in (rows.given_codes(), rows.verified_codes(), rows.judged_codes()):
+        codes[:] = 0
+    assert (rows.given_codes().tolist(), rows.verified_codes().tolist()) == (given, verified)
+    assert rows.judged_codes().tolist() == [g if v < 0 else v for g, v in zip(given, verified, strict=True)]
+    plain = make_own_task(rows, seed=0)
+    assert (plain.known.given.tolist(), plain.known.verified.tolist()) == (given, verified)
+
+
 def test_asymmetric_noise_is_refused_where_there_is_no_map():
     with pytest.raises(ValueError, match="use pair:R or matrix:FILE"):
         make_own_task(verified_rows()[0], seed=0, noise="asymmetric:0.4")

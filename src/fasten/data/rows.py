@@ -9,6 +9,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -98,16 +99,22 @@ class Rows(Columns):
 
     def given_codes(self) -> Labels:
         """The given labels' numbers; -1 where a row has none."""
-        return encode_labels(self.name, self.class_names, self.given)
+        return self._codes[0].copy()
 
     def verified_codes(self) -> Labels:
         """The verified labels' numbers; -1 where nobody checked."""
-        return encode_labels(self.name, self.class_names, self.verified)
+        return self._codes[1].copy()
 
     def judged_codes(self) -> Labels:
         """What validation and test rows are measured by: the verified label, or the given one where nobody checked."""
         verified = self.verified_codes()
         return np.where(verified >= 0, verified, self.given_codes())
+
+    @cached_property
+    def _codes(self) -> tuple[Labels, Labels]:
+        """Made once, since a task asks for them seven times; copies go out, into some of which noise is written."""
+        given, verified = (encode_labels(self.name, self.class_names, part) for part in (self.given, self.verified))
+        return given, verified
 
     def rows_of(self, part: Part) -> Labels:
         """The rows that are said to be of a part of the split."""
