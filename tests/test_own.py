@@ -10,6 +10,9 @@ from hypothesis import given as with_values
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from builders import make_tiny_task
+from fasten.building import build_method
+from fasten.contract import Recipe
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.splits import own_split
 from fasten.data.task import Known
@@ -176,6 +179,17 @@ def test_images_are_normalised_by_channel(tmp_path):
     assert task.std == pytest.approx((pixels.std(),), abs=1e-6)
     assert isinstance(task.x, np.ndarray), "small images stay in memory"
     assert (task.shape, task.pad, task.flip) == ((1, 8, 8), 0, False)
+
+
+def test_own_data_have_t_of_their_noisy_rows_and_few_clean_ones_in_a_batch_unless_one_says_otherwise():
+    rows, _ = verified_rows(n=400, num_verified=100)
+    task, recipe = make_own_task(rows, seed=0), Recipe("mlp", batch_size=300)
+    usual = build_method(Run("own.csv", recipe=recipe), task)
+    asked = build_method(Run("own.csv", options={"estimate": "clean", "per_class": 30}, recipe=recipe), task)
+    assert (usual.joint is None, asked.joint is None) == (False, True)
+    assert (usual.per_class, asked.per_class) == (10, 30)
+    known = build_method(Run("tiny", recipe=Recipe("small-cnn", batch_size=300)), make_tiny_task())
+    assert (known.joint, known.per_class) == (None, None)
 
 
 def test_rows_that_are_all_certain_are_refused():

@@ -383,10 +383,12 @@ def _by_lambda_alone(run):
 
 
 def _on_cifar10(method, fewer=False):
-    """Its records under symmetric 80%, with the weights of the last update; those of fewer clean rows by themselves."""
+    """Its records under symmetric 80%, with the weights of the last update and T̂ of clean rows; those of fewer clean
+    rows by themselves."""
     paths = (ROOT / "results" / "cifar10").glob(f"{method}-symmetric-0.8-seed*.json")
     records = [json.loads(path.read_text()) for path in paths]
-    return [r for r in records if not r["run"]["recipe"].get("average") and bool(r["run"].get("clean")) == fewer]
+    plain = [r for r in records if not r["run"]["recipe"].get("average") and "estimate" not in r["run"]["options"]]
+    return [r for r in plain if bool(r["run"].get("clean")) == fewer]
 
 
 def test_what_is_said_of_averaged_weights_on_cifar10_is_quoted_from_the_records():

@@ -25,7 +25,9 @@ from fasten.records import Run
 from fasten.seeds import torch_seed
 from fasten.stream import StreamLoader
 
-MOST_PER_CLASS = 10  # clean rows in a batch of users' own data: the few there are must not be learnt by heart
+# Of users' own data: clean rows in a batch, of which the few there are must not be learnt by heart; and what FasTEN's T̂
+# is made of, by benchmarks/estimate.py.
+MOST_PER_CLASS, ESTIMATE = 10, "noisy"
 _SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
 
 
@@ -69,6 +71,8 @@ def _options(run: Run, task: Task) -> dict[str, Any]:
     if "per_class" in option_types(entry) and (alone or task.known is not None):
         most = len(task.clean) // task.num_classes if alone else MOST_PER_CLASS
         options.setdefault("per_class", max(1, min(most, run.recipe.batch_size // task.num_classes)))
+    if "estimate" in option_types(entry) and task.known is not None:
+        options.setdefault("estimate", ESTIMATE)
     return options
 
 
