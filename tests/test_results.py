@@ -421,6 +421,40 @@ def test_the_table_of_smaller_weights_is_that_of_its_record():
         assert line == f"| {' | '.join((*problem.rsplit(', ', 1), accuracy, right))} |"
 
 
+def _about_noisy_t():
+    """What docs/methods.md says of T̂ of the noisy rows, and the lines of its tables."""
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## T̂ of the noisy rows")[2]
+    about = page.partition("\n## ")[0]
+    return about, [line for line in about.splitlines() if line.startswith("| ")]
+
+
+def test_the_table_of_t_of_noisy_rows_on_own_data_is_that_of_its_record():
+    found = json.loads((ROOT / "benchmarks" / "estimate.json").read_text())["problems"]
+    forms = {"accuracy": "{:.1%}", "corrected_labels_right": "{:.1%}", "detection_auroc": "{:.4f}"}
+    for line, (problem, ways) in zip(_about_noisy_t()[1][1:9], found.items(), strict=True):
+        pairs = [[form.format(ways[way][key]) for way in ("clean", "noisy")] for key, form in forms.items()]
+        cells = [" → ".join(pair).replace("%", "") for pair in pairs]
+        assert line == f"| {' | '.join((*problem.rsplit(', ', 1), *cells))} |"
+
+
+def test_what_is_said_of_t_of_noisy_rows_on_cifar10_is_quoted_from_the_records():
+    about, lines = _about_noisy_t()
+    folder, told = ROOT / "results" / "cifar10", set()
+    records = [json.loads(path.read_text()) for path in folder.glob("fasten-*symmetric-*.json")]
+    for record in (r for r in records if r["run"]["options"].get("estimate") == "noisy"):
+        run = record["run"]
+        if run.get("clean"):
+            assert f"{100 * record['result']['test_accuracy']:.2f}" in about
+            continue
+        usual = json.loads((folder / f"fasten-{run['noise'].replace(':', '-')}-seed{run['seed']}.json").read_text())
+        keys, both = ("test_accuracy", "test_accuracy_last"), (usual, record)
+        values = [f"{100 * r['result'][key]:.2f}" for r in both for key in keys]
+        told.add(f"| {run['noise']} | {run['seed']} | {' | '.join(values)} |")
+        if (run["noise"], run["seed"]) == ("symmetric:0.8", 1):
+            assert all(f"{r['epochs'][-1]['label_accuracy']:.1%}" in about for r in both)
+    assert told == set(lines[10:])
+
+
 def test_the_table_of_averaged_weights_is_that_of_its_record():
     for line, problem, shares in _lines_and_problems("Averaged weights", "averaging.json"):
         plain, tenth, wide = (shares[share] for share in ("0.0", "0.1", "0.4"))
