@@ -198,6 +198,64 @@ def test_a_precision_that_rows_cannot_show_corrects_nothing(place, capsys):
     assert "cannot show" not in (place / "runs/photos/report.html").read_text()
 
 
+def images_shown(run: Path) -> list[str | None]:
+    gallery = json.loads((run / "gallery.json").read_text())
+    return [item["image"] for pair in gallery["pairs"] for item in pair["items"]]
+
+
+def ask_and_take_back(place: Path, options: str, capsys) -> str:
+    """The gallery after a precision was asked for, none of whose thumbnails are left, and taken back."""
+    assert images_shown(place / "runs/photos")
+    path = place / "runs/photos/gallery.json"
+    said("audit runs/photos --min-precision 0.9", capsys)
+    path.write_text(re.sub(r'"image": "[^"]*"', '"image": null', path.read_text()))
+    said(f"audit runs/photos --min-precision 0 {options}", capsys)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_precision_that_is_taken_back_brings_the_thumbnails_back(place, capsys, moved):
+    before = (place / "runs/photos/gallery.json").read_text()
+    assert None not in images_shown(place / "runs/photos")
+    if moved:
+        (place / "photos").rename(place / "elsewhere")
+    assert ask_and_take_back(place, "--data elsewhere" if moved else "", capsys) == before
+
+
+def test_thumbnails_of_labels_with_injected_noise_come_back_too(folder, capsys):
+    write_digits(folder / "photos", share=0)
+    said(f"{TRAIN} --noise symmetric:0.3", capsys)
+    before = (folder / "runs/photos/gallery.json").read_text()
+    assert None not in images_shown(folder / "runs/photos")
+    assert ask_and_take_back(folder, "", capsys) == before
+
+
+def test_thumbnails_of_arrays_come_back_too(folder, capsys):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (60, 8, 8, 3), np.uint8), np.arange(60) % 2
+    known = {"labels": y, "verified": np.where(np.arange(60) < 30, 1 - y, -1)}
+    np.savez(folder / "photos.npz", x=x, **known)
+    np.savez(folder / "features.npz", x=rng.random((60, 8)), **known)
+    said(TRAIN.replace("photos --verified verified.txt", "photos.npz").replace("24", "1"), capsys)
+    before = (folder / "runs/photos/gallery.json").read_text()
+    assert None not in images_shown(folder / "runs/photos")
+    assert ask_and_take_back(folder, "", capsys) == before
+    refuse("audit runs/photos --min-precision 0 --data features.npz", capsys, "features.npz holds no images", "--data")
+
+
+def test_thumbnails_are_left_out_where_the_data_are_gone(place, capsys):
+    shutil.rmtree(place / "photos")
+    ask_and_take_back(place, "", capsys)
+    assert set(images_shown(place / "runs/photos")) == {None}
+
+
+def test_data_that_are_not_the_runs_give_it_no_thumbnails(place, capsys):
+    write_digits(place / "others", seed=1)
+    (place / "features.csv").write_text("a,label\n1,x\n2,y\n")
+    refuse("audit runs/photos --min-precision 0 --data others", capsys, "others has no row", "--data")
+    refuse("audit runs/photos --min-precision 0 --data features.csv", capsys, "features.csv has no row", "--data")
+
+
 def test_label_studio_gets_tasks_with_addresses_of_the_images(place, capsys):
     said("audit runs/photos --export labelstudio --top 4 --out tasks.json", capsys)
     tasks = json.loads((place / "tasks.json").read_text())

@@ -29,7 +29,7 @@ ORDER = [
     *("own", "datasets", "options", "records", "folders", "experiments.spec"),  # the report shows what these values say
     *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
     *("inference", "exporting"),
-    *("stored_audit", "repair", "reviews", "estimator", "observing", "bench", "theory"),
+    *("stored_audit", "repair", "pictures", "reviews", "estimator", "observing", "bench", "theory"),
     *("workers", "cluster", "standings", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
     *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]

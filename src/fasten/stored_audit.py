@@ -179,9 +179,10 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
     }
 
 
-def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
+def choose_threshold(found: Audit, min_precision: float | None, picture: Picture = lambda row: None) -> Audit:
     """The audit made again with corrections that keep a precision, or None: labels.csv, record and report are replaced.
 
+    `picture` gives thumbnails that the gallery does not have: with other corrections it shows other rows.
     The record's `run` stays as it is, since it says which run this is; the precision stands in the evidence.
     """
     record = found.record
@@ -207,7 +208,7 @@ def choose_threshold(found: Audit, min_precision: float | None) -> Audit:
     record |= {"evaluation": evaluation, "notes": [*notes, *([said] if said else [])]}
     table = now.table(found.known, found.class_names)
     pictures = pictures_of(read_gallery(found.folder))
-    _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]))
+    _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]) or picture(row))
     return read_audit(found.folder)
 
 

@@ -63,12 +63,13 @@ def audit(
       fasten audit runs/photos --import review.csv --out verified.csv
       fasten train photos --verified verified.csv --out runs/photos-2
     """
+    from fasten.pictures import stored_pictures
     from fasten.stored_audit import choose_threshold, read_audit
 
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
     if min_precision is not None:
-        found = choose_threshold(found, min_precision or None)
+        found = choose_threshold(found, min_precision or None, stored_pictures(found, data))
     if reviews:
         _say(_import(found, reviews, _needed(out)), as_json)
     elif export is not None or verify is not None:
