@@ -122,9 +122,10 @@ def rows_and_run(folder, believed, verified, **more):
         (
             {30, 31},
             range(12),
-            "nothing shows that corrections do more good than harm: 2 labels are changed, 0 of them in held-back rows",
+            "nothing shows that corrections do more good than harm: 2 labels are changed; among the held-back rows, "
+            "judged without their verdicts, none would be; look at some",
         ),
-        ({0, 31}, range(12), "only 0 of 1 corrections on held-back rows are right: keep the labels as they are"),
+        ({0, 31}, range(12), "the only correction of a held-back row, judged without its verdict, is wrong: keep the"),
         ({1}, range(12), None),
         ({30}, (), "no row was verified at random, so nothing shows how right these corrections are"),
     ],
@@ -158,9 +159,11 @@ def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
 
 def test_a_doubt_about_corrections_goes_where_a_precision_is_asked_for(folder, capsys):
     rows_and_run(folder, {0, 31}, range(12))
-    assert "only 0 of 1" in said("audit run", capsys)
-    assert "only 0 of 1" not in said("audit run --min-precision 0.9", capsys)
-    assert not any("only 0 of 1" in note for note in json.loads((folder / "run/record.json").read_text())["notes"])
+    assert "the only correction" in said("audit run", capsys)
+    assert "the only correction" not in said("audit run --min-precision 0.9", capsys)
+    assert not any(
+        "the only correction" in note for note in json.loads((folder / "run/record.json").read_text())["notes"]
+    )
     assert "warning" not in said("audit run --export csv --out repaired.csv", capsys)
 
 

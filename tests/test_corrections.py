@@ -9,7 +9,8 @@ from hypothesis import given as draw
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fasten.corrections import FLOOR, correction_scores, threshold_for
+from fasten.corrections import FLOOR, Corrections, correction_scores, threshold_for
+from fasten.statistics import proportion
 
 steady = settings(derandomize=True, deadline=None, max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
@@ -42,6 +43,21 @@ def test_without_corrections_nothing_is_known_of_their_precision(n):
     found = correction_scores(labels, labels, labels)
     assert (found.precision.share, found.precision.low, found.precision.high) == (None, 0, 1)
     assert found.recall.share is None
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "words"),
+    [
+        (0, 0, "judged without their verdicts, none would be;"),
+        (1, 1, "judged without their verdicts, one would be, rightly;"),
+        (1, 2, "judged without their verdicts, 2 would be, 1 of these rightly;"),
+        (0, 1, "the only correction of a held-back row, judged without its verdict, is wrong:"),
+        (1, 3, "only 1 of 3 corrections of held-back rows, judged without their verdicts, is right:"),
+        (0, 2, "only 0 of 2 corrections of held-back rows, judged without their verdicts, are right:"),
+    ],
+)
+def test_a_doubt_counts_as_people_do(k, n, words):
+    assert words in (Corrections(proportion(k, n), proportion(0, 0)).doubt(9) or "")
 
 
 # What the precision of a correction is, by its place u in [0, 1] from the least to the most suspect.

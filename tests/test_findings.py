@@ -225,11 +225,28 @@ def test_corrections_that_are_mostly_wrong_or_may_be_are_called_so_unless_a_prec
     assert strict.evidence is not None
     notes.append(replace(strict, evidence=replace(strict.evidence, corrections=corrections)).notes)
     words = {
-        "only": f"only {right} of {changed} corrections on held-back rows are right",
-        "nothing": f"{changed} of them in held-back rows, {right} of these rightly",
+        "only": f"only {right} of {changed} corrections of held-back rows, judged without their verdicts, are right",
+        "nothing": f"{changed} would be, {right} of these rightly" if changed else "none would be",
     }
     told = [[word for word, text in words.items() if any(text in note for note in ns)] for ns in notes]
     assert told == [[said] if said else [], []]
+
+
+def test_labels_that_are_changed_are_not_taken_for_those_that_judge_the_corrections():
+    probs, known, _ = run_of(n=400, num_verified=66, seed=35)
+    found = find(probs, known)
+    table = found.table(known, NAMES)
+    changed = table[table["given"].astype(object) != table["corrected"].astype(object)]
+    assert found.evidence is not None
+    right = found.evidence.corrections.precision
+    held = (changed["picked"] == "held").sum()
+    assert held != right.n, (
+        "verdicts settle these in the table, and calibrations that had not seen them judge them here"
+    )
+    (note,) = [note for note in found.notes if "more good than harm" in note]
+    assert f": {(changed['picked'] == '').sum()} labels are changed; " in note
+    would = f"{right.n} would be, {right.k} of these rightly"
+    assert f"; among the held-back rows, judged without their verdicts, {would}; " in note
 
 
 def test_a_precision_asked_for_without_random_verdicts_corrects_nothing_and_says_so():

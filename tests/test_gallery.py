@@ -47,13 +47,13 @@ def decoded(uri: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(body))))
 
 
-def evidence(min_precision: float = 0.9) -> dict:
+def evidence(min_precision: float | None = 0.9) -> dict:
     """What 300 verified rows of three classes say of a model that is mostly right."""
     return json.loads(_evidence(min_precision))
 
 
 @cache
-def _evidence(min_precision: float) -> str:
+def _evidence(min_precision: float | None) -> str:
     rng = np.random.default_rng(0)
     truth, n = rng.integers(3, size=300), 300
     given = np.where(rng.random(n) < 0.3, (truth + 1) % 3, truth)
@@ -255,6 +255,15 @@ def test_a_warning_of_instance_dependence_is_shown():
     record = own_record()
     record["evaluation"]["evidence"]["dependence"] = {"warning": "errors look instance-dependent: so"}
     assert "Warning Errors look instance-dependent: so." in Page(render(record)).text
+
+
+@pytest.mark.parametrize(("min_precision", "unseen"), [(None, True), (0.9, False)])
+def test_the_page_says_where_calibrations_judge_rows_that_they_had_not_seen(min_precision, unseen):
+    record = own_record()
+    record["evaluation"]["evidence"] = evidence(min_precision)
+    text = Page(render(record)).text
+    assert "of the labels that would be changed among the held-back rows" in text
+    assert ("judged by calibrations that had not seen them" in text) is unseen
 
 
 def test_without_test_rows_the_page_begins_with_the_labels():

@@ -378,8 +378,9 @@ def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_th
 def test_they_leave_out_accuracies_that_nobody_knows_and_say_how_right_the_corrections_are(here, capsys):
     said = answer(f"train photos --verified verified.txt {FAST} --out run", capsys)
     right = read_record(Path("run"))["evaluation"]["evidence"]["corrections"]["precision"]
-    known = f"{right['k']} of {right['n']} held-back ones are right (95% interval"
-    assert f"corrections: {known if right['n'] else 'none among the held-back rows'}" in said
+    are = "is" if right["k"] == 1 else "are"
+    known = f"{right['k']} of {right['n']} that would be made in held-back rows {are} right (95% interval"
+    assert f"corrections: {known if right['n'] else 'none would be made in held-back rows'}" in said
     assert "validation accuracy" in said
     assert "at the last epoch" not in said
 

@@ -340,8 +340,11 @@ def _wrong(found: Mapping[str, Any]) -> str:
 def _corrections(right: Mapping[str, Any]) -> str:
     """How many of them can be judged, and are right."""
     if not right["n"]:
-        return "corrections: none among the held-back rows, so their precision is not known"
-    return f"corrections: {right['k']} of {right['n']} held-back ones are right ({_interval(right)})"
+        return "corrections: none would be made in held-back rows, so their precision is not known"
+    right_ones = (
+        f"{right['k']} of {right['n']} that would be made in held-back rows {'is' if right['k'] == 1 else 'are'}"
+    )
+    return f"corrections: {right_ones} right ({_interval(right)})"
 
 
 def _interval(found: Mapping[str, Any]) -> str:

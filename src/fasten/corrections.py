@@ -18,13 +18,14 @@ FIRST_LIMIT = 0.6  # and at most, so that something is left to test
 STEP = 1.1  # from one cut to the next
 MOST_ROWS = 10_000_000  # a sample larger than this is no answer
 
+# Held-back rows are judged as if nobody had verified them, by calibrations that had not seen them, and labels.csv has
+# their verdicts: so these sentences say what would be changed.
 MISTAKEN = (
-    "only {k} of {n} corrections on held-back rows are right: keep the labels as they are, train longer, or correct "
-    "fewer (--min-precision; in Python min_precision)"
+    "{mistaken}: keep the labels as they are, train longer, or correct fewer (--min-precision; in Python min_precision)"
 )
 UNSHOWN = (
-    "nothing shows that corrections do more good than harm: {changed} changed, {n} of them in held-back "
-    "rows, {k} of these rightly; look at some before you use a repaired copy, or verify more rows at random"
+    "nothing shows that corrections do more good than harm: {changed} changed; among the held-back rows, judged "
+    "without their verdicts, {judged}; look at some before you use a repaired copy, or verify more rows at random"
 )
 
 
@@ -47,14 +48,33 @@ class Corrections:
 
         >>> [Corrections(proportion(k, n), proportion(0, 0)).doubt(9) is None for k, n in ((4, 4), (5, 5), (9, 12))]
         [False, True, False]
-        >>> "one label is changed, " in (Corrections(proportion(0, 0), proportion(0, 0)).doubt(1) or "")
+        >>> "one label is changed; " in (Corrections(proportion(0, 0), proportion(0, 0)).doubt(1) or "")
         True
         """
         k, n = self.precision.k, self.precision.n
         if not num_changed or reaches(k, n, FLOOR):
             return None
+        if self.mistaken:
+            return MISTAKEN.format(mistaken=_mistaken(k, n))
         changed = f"{num_changed:,} labels are" if num_changed > 1 else "one label is"
-        return MISTAKEN.format(k=k, n=n) if self.mistaken else UNSHOWN.format(changed=changed, k=k, n=n)
+        return UNSHOWN.format(changed=changed, judged=_judged(k, n))
+
+
+def _mistaken(k: int, n: int) -> str:
+    if n == 1:
+        return "the only correction of a held-back row, judged without its verdict, is wrong"
+    return f"only {k:,} of {n:,} corrections of held-back rows, judged without their verdicts, {_are(k)} right"
+
+
+def _judged(k: int, n: int) -> str:
+    """Where half are right or more."""
+    return (
+        "none would be" if not n else "one would be, rightly" if n == 1 else f"{n:,} would be, {k:,} of these rightly"
+    )
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True)

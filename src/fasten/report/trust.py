@@ -83,7 +83,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
         classes=tuple(right[:MAX_CLASSES]),
         num_classes=len(right),
         pairs=tuple(wrong[:TOP_PAIRS]),
-        scores=tuple(_scores(mapping(evidence, "corrections"))),
+        scores=tuple(_scores(evidence)),
         picture=_reliability_picture(mapping(evidence, "calibration")),
         counted=matrix(transition.get("mean")),
     )
@@ -123,14 +123,16 @@ def _sentences(evidence: Record) -> list[str]:
     return found
 
 
-def _scores(corrections: Record) -> list[Score]:
+def _scores(evidence: Record) -> list[Score]:
+    calibrated = mapping(evidence, "calibration").get("after") and not mapping(evidence, "threshold")
+    unseen = ", judged by calibrations that had not seen them" if calibrated else ""
     about = {
-        "precision": (PRECISION, "of the labels that were changed among the held-back rows"),
+        "precision": (PRECISION, f"of the labels that would be changed among the held-back rows{unseen}"),
         "recall": ("Wrong labels that are found", "of the wrong labels among the held-back rows"),
     }
     scores = []
     for key, (name, text) in about.items():
-        part = mapping(corrections, key)
+        part = mapping(mapping(evidence, "corrections"), key)
         k, n = number(part, "k"), number(part, "n")
         if k is not None and n is not None:
             share = k / n if n else None
