@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,27 @@ def test_a_list_may_say_how_rows_were_picked(pets):
 def test_a_comma_may_be_a_part_of_a_name(pets):
     draw(pets, "cat/a, b.png")
     assert listed(pets, "cat/a, b.png\n").verified == (None, None, "cat", None, None)
+
+
+COMPOSED, APART = (unicodedata.normalize(form, "zéro/été.png") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize(("stored", "written"), [(COMPOSED, APART), (APART, COMPOSED)])
+@pytest.mark.parametrize("ending", ["\n", ",dog\n"])
+def test_a_name_is_found_in_either_form_of_unicode(pets, stored, written, ending):
+    draw(pets, stored)
+    for name in (written, written.partition("/")[2], f"./{written}"):
+        found = listed(pets, name + ending)
+        said = {name: label for name, label in zip(found.ids, found.verified, strict=True) if label}
+        assert said == {stored: "dog" if "dog" in ending else stored.partition("/")[0]}
+
+
+def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
+    either = "cat/\u00e9e\u0301.png"
+    draw(pets, *(unicodedata.normalize(form, either) for form in ("NFC", "NFD")))
+    with pytest.raises(ValueError, match="line 1: there is no image"):
+        listed(pets, f"{either},dog\n")
+    assert listed(pets, f"{unicodedata.normalize('NFD', either)},dog\n").verified.count("dog") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import difflib
 import os
 import posixpath
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fasten.cells import unescaped
@@ -116,12 +118,26 @@ class _Finder:
 
     def find(self, name: str) -> int | None:
         plain = posixpath.normpath(name.strip().replace("\\", "/"))
-        for known in (name, unescaped(name), unescaped(name.strip()), plain, f"train/{plain}"):
+        names = [name, unescaped(name), unescaped(name.strip()), plain, f"train/{plain}"]
+        for known in names:
             if known in self.rows:
                 return self.rows[known]
         alike = self.last.get(plain, [])  # a name without its folder will do where it is the only one
         from_here = os.path.relpath(os.path.realpath(plain), self.inside.folder).replace(os.sep, "/")
-        return alike[0] if len(alike) == 1 else self.rows.get(from_here)
+        row = alike[0] if len(alike) == 1 else self.rows.get(from_here)
+        return self._in_either_form([*names, from_here], plain) if row is None else row
+
+    def _in_either_form(self, names: Sequence[str], last: str) -> int | None:
+        """The only row with one of these names but for Unicode's form: macOS may write é as e and its accent."""
+        whole, without_folder = self._composed_names
+        tried = [*(whole.get(_composed(name), []) for name in names), without_folder.get(_composed(last), [])]
+        return next((rows[0] for rows in tried if len(rows) == 1), None)
+
+    @cached_property
+    def _composed_names(self) -> tuple[Mapping[str, list[int]], Mapping[str, list[int]]]:
+        """The rows of names that have a form, by these and by the names without their folders."""
+        named = [(name, row) for name, row in self.rows.items() if not name.isascii()]
+        return _grouped(named), _grouped((posixpath.basename(name), row) for name, row in named)
 
     def row(self, name: str, where: str) -> int:
         row = self.find(name)
@@ -140,3 +156,14 @@ class _Finder:
             raise ValueError(f"{where}: no row has the id {name[:SHOWN]!r}; {hint}")
         hint = meant or "write its path as in cat/1.jpg"
         raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _grouped(named: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
+    found = defaultdict(list)
+    for name, row in named:
+        found[_composed(name)].append(row)
+    return found
