@@ -207,8 +207,12 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
             "column 'x' lacks a finite number in 1 of 3 rows, first in row 1; fill them in",
         ),
         ("x,label\n1,cat\nNaN,dog\n", "column 'x' lacks a finite number in 1 of 2 rows"),
-        ("x,label\n1,cat\n-inf,dog\n", "column 'x' lacks a finite number in 1 of 2 rows"),
-        ("x,label\n1,cat\n1e200,dog\n", "column 'x' lacks a finite number in 1 of 2 rows"),
+        (
+            "x,label\n1,cat\n-inf,dog\n",
+            r"column 'x' holds a number beyond float32's range \(±3.4e\+38\) in 1 of 2 rows",
+        ),
+        ("x,label\n1,cat\n1e200,dog\n", "beyond float32's range .* in 1 of 2 rows, first in row 1; rescale it"),
+        ("x,label\n1e200,cat\n,dog\n", "column 'x' lacks a finite number in 1 of 2 rows, first in row 1"),
         ("label\ncat\ndog\n", "has neither a column 'path' with images nor columns of numbers"),
         (b"path,label\n1.png,cat\n2.png,chi\xe9n\n", r"line 3 is not UTF-8 \(byte 0xe9\); save the file as UTF-8"),
         (b"path,\xe9tiquette\n1.png,cat\n", "line 1 is not UTF-8"),
@@ -369,6 +373,11 @@ def test_parquet_may_list_images(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"a": [1, 2, -1e300]}, "column 'a' holds a number beyond float32's range .* in 1 of 3 rows, first in row 2"),
+        (
+            {"a": [[1.0], [1e39], [2.0]]},
+            "column 'a' holds a number beyond float32's range .* in 1 of 3 rows, first in row 1",
+        ),
         ({"a": [1, None, 3]}, "column 'a' lacks a finite number in 1 of 3 rows, first in row 1"),
         ({"c": [None, True, False]}, "column 'c' lacks a finite number in 1 of 3 rows, first in row 0"),
         ({"a": ["x", "y", "z"]}, "column 'a' holds .*string and not numbers"),

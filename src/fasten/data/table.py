@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
-from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
+from fasten.data.rows import Columns, Rows, check_numbers, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header, split_line
 from fasten.suggest import nearest, one_line
 
@@ -371,12 +371,7 @@ def _features(name: str, table: pa.Table, names: Sequence[str]) -> NDArray[np.fl
     for column, block in zip(names, blocks, strict=True):
         with np.errstate(over="ignore"):  # found below
             x[:, place : place + block.shape[1]] = block
-        missing = np.flatnonzero(~np.isfinite(x[:, place : place + block.shape[1]]).all(1))
-        if len(missing):
-            raise ValueError(
-                f"{name}: column {column!r} lacks a finite number in {len(missing)} of {len(x)} rows, first in row "
-                f"{missing[0]}; fill them in, or take the column or the rows out"
-            )
+        check_numbers(f"{name}: column {column!r}", x[:, place : place + block.shape[1]])
         place += block.shape[1]
     return x
 
