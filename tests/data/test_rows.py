@@ -168,7 +168,12 @@ def test_what_is_not_said_is_filled_in():
         ({"ids": ["a", "b", "a", "b"]}, r"the id 'a' stands twice \(rows 0 and 2\), and 1 more are repeated; keep one"),
         (
             {"ids": ["a", "b", "c", "b"], "verified": ["cat", "cat", None, "dog"]},
-            r"the id 'b' is verified as 'cat' and as 'dog' \(rows 1 and 3\); keep the one that is right",
+            r"the id 'b' is verified as 'cat' and as 'dog' \(rows 1 and 3\); if these are one row, keep the verdict "
+            "that is right, and if they are two, give each its own id",
+        ),
+        (
+            {"ids": ["b", "b", "b", "a"], "verified": [None, "dog", "cat", None]},
+            r"the id 'b' is verified as 'cat' and as 'dog' \(rows 1 and 2\)",
         ),
         (
             {"ids": ["a", "b", "b", "c"], "split": ["train", None, "test", None]},

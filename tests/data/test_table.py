@@ -178,7 +178,11 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("id,path,label\na,1.png,cat\n,2.png,dog\n", "pets.csv: row 1 has no id"),
         (
             "path,label,verified_label\n1.png,cat,cat\n2.png,dog,\n1.png,cat,dog\n",
-            r"the id '1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); keep the one that is right",
+            r"the id '1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); if these are one row, keep",
+        ),
+        (
+            "id,path,label,verified_label\na,1.png,cat,cat\nb,2.png,dog,\nc,deep/../1.png,cat,dog\n",
+            r"the file '.*1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); keep the one that is right",
         ),
         (
             "path,label,split\n1.png,cat,train\n2.png,dog,\n1.png,cat,test\n",

@@ -37,6 +37,7 @@ Pairs = Sequence[tuple[int, int]]
 
 # Of the test rows: more copies of training images than this are a mistake, fewer are what data from the net hold.
 COPIES_ALLOWED = 0.01
+ID = "the id"
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +254,7 @@ def check_columns(name: str, columns: Columns) -> None:
         wrong = [value for value in set(getattr(columns, key)) if value not in (None, *known)]
         if wrong:
             raise ValueError(f"{name}: unknown {key} {wrong[0]!r}; {nearest(str(wrong[0]), known)}")
-    check_once(name, columns.ids, columns, "the id")
+    check_once(name, columns.ids, columns, ID)
 
 
 def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> None:
@@ -265,12 +266,14 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
         places[key].append(row)
     repeated = [(key, rows) for key, rows in places.items() if len(rows) > 1]
     for key, rows in repeated:
-        labels = sorted({label for row in rows if (label := columns.verified[row]) is not None})
-        if len(labels) > 1:
-            raise ValueError(
-                f"{name}: {what} {key!r} is verified as {labels[0]!r} and as {labels[1]!r} ({_rows(rows)}); keep the "
-                "one that is right"
-            )
+        sure = {label: row for row in reversed(rows) if (label := columns.verified[row]) is not None}
+        if len(sure) > 1:
+            first, second = sorted(sure)[:2]
+            both = _rows(sorted([sure[first], sure[second]]))
+            cure = "keep the one that is right"
+            if what == ID:  # nobody knows which of the two is wrong, the verdict or the id
+                cure = "if these are one row, keep the verdict that is right, and if they are two, give each its own id"
+            raise ValueError(f"{name}: {what} {key!r} is verified as {first!r} and as {second!r} ({both}); {cure}")
     for key, rows in repeated:
         if len({columns.split[row] == "test" for row in rows}) > 1:
             raise ValueError(
