@@ -147,6 +147,19 @@ def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is
         assert doubt is None or doubt[1:] in page
 
 
+def test_one_is_not_written_as_several(folder, capsys):
+    rows_and_run(folder, {31}, [0])
+    text = said("audit run", capsys)
+    assert text.startswith("1 of 40 labels counts as wrong, 0 of them by a verdict; about 1 is expected to be wrong\n")
+    assert "\n1 row verified at random, 1 of them held back\n" in text
+    assert "\n0 of the 1 label verified at random are wrong (" in text
+    assert "\nuncalibrated: 1 held-back row: calibration takes 20\n" in text
+    assert "40 rows; 1 label changed" in said("audit run --export csv --out repaired.csv", capsys)
+    (folder / "review.csv").write_text("id,verdict,picked\nr5,dog,random\n")
+    assert "1 verdict of the review, 2 with those" in said("audit run --import review.csv --out new.csv", capsys)
+    assert "1 task; " in said("audit run --export labelstudio --top 1 --out tasks.json", capsys)
+
+
 def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
     """Labels that are mere chance, and a row of which the model says 0.4 for its label and 0.3 for the others."""
     row = np.arange(90)

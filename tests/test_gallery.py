@@ -285,6 +285,25 @@ def test_without_test_rows_the_page_begins_with_the_labels():
     assert "Test accuracy not known" in text
 
 
+def test_one_is_not_written_as_several():
+    record = own_record()
+    record["result"] |= {"test_accuracy": None, "valid_accuracy": 0.9}
+    record["data"] |= {"rows_test": 0, "rows_valid": 1}
+    one = {"k": 1, "n": 1, "low": 0.025, "high": 1.0}
+    record["evaluation"]["evidence"] |= {"num_random": 1, "num_held": 1, "wrong": one}
+    record["evaluation"]["evidence"]["corrections"]["precision"] = one
+    table = table_of([("cat", "dog")] + [("cat", "cat")] * 9)
+    table = table.assign(is_issue=table["row"] == 0, p_wrong=0.1)
+    text = Page(render(record, make_gallery(table, lambda row: None))).text
+    assert "1 of 10 labels counts as wrong; about 1 is expected to be." in text
+    assert "Of 1 correction that held-back verdicts can judge 1 is right: 2.5% to 100.0% of all." in text
+    assert "on the 1 validation row;" in text
+    assert "1 row that carries a given label was verified at random: T is counted from it. 1 of them was held" in text
+    assert "1 of their 1 label is wrong: 2.5% to 100.0% of all labels" in text
+    assert "cat → dog 1 row, 10.0% of those labelled cat" in text
+    assert "of which 1 counts as an issue." in text
+
+
 @pytest.mark.parametrize("warned", [True, False])
 def test_most_labels_wrong_on_the_word_of_a_model_alone_is_a_warning(warned):
     record = own_record()

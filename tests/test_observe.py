@@ -89,7 +89,10 @@ def test_it_keeps_the_mean_of_all_that_it_was_shown(batches, seed):
             shown[row].append(np.exp(z) / np.exp(z).sum())
     missing = [row for row in range(10) if not shown[row]]
     if missing:
-        with pytest.warns(UserWarning, match=f"{len(missing)} of 10 rows were never seen"):
+        were = (
+            "was never seen and is left out: row " if len(missing) == 1 else "were never seen and are left out: rows "
+        )
+        with pytest.warns(UserWarning, match=f"{len(missing)} of 10 rows {were}{missing[0]}"):
             audit = watch.audit()
     else:
         audit = watch.audit()

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fasten.metrics import Bools, Floats
+from fasten.sentences import some
 
 MIN_HELD = 20  # fewer rows say less than the prior does
 MIN_EACH = 5  # wrong and right ones that are taken at their word; of fewer, see `_targets`
@@ -61,7 +62,8 @@ def calibrate(p_wrong: Floats, wrong: Bools) -> Calibration:
     """
     n, num_wrong, before = len(wrong), int(wrong.sum()), reliability(p_wrong, wrong)
     if n < MIN_HELD:
-        return Calibration(n, num_wrong, before, uncalibrated=f"{n} held-back rows: calibration takes {MIN_HELD}")
+        few = f"{some(n, 'held-back row')}: calibration takes {MIN_HELD}"
+        return Calibration(n, num_wrong, before, uncalibrated=few)
     after = reliability(calibrated_unseen(p_wrong, wrong), wrong)
     return Calibration(n, num_wrong, before, after, *_fit(_log_odds(p_wrong), _targets(wrong)))
 

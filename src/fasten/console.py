@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fasten.sentences import typed
+from fasten.sentences import are, some, typed
 
 if TYPE_CHECKING:
     from fasten.bench import Timing
@@ -203,8 +203,9 @@ def show_result(record: Record, out: Path) -> None:
     if evidence.get("num_random"):
         print(_wrong(evidence["wrong"]))
     if found:
-        shows = f"; {typed('audit', out)} shows them" if found["issues"] else ""
-        print(f"{found['issues']:,} of {found['rows']:,} labels count as wrong{shows}")
+        them = "it" if found["issues"] == 1 else "them"
+        shows = f"; {typed('audit', out)} shows {them}" if found["issues"] else ""
+        print(f"{_counted_wrong(found)}{shows}")
     if evidence.get("corrections"):
         print(_corrections(evidence["corrections"]["precision"]))
     print(f"report: {out / 'report.html'}")
@@ -301,10 +302,9 @@ def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str
 
 def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     """How many labels look wrong, which classes are confused, and how far to trust it."""
-    rows, evidence = found["rows"], found["evidence"]
+    evidence, expected = found["evidence"], round(found["expected_wrong"])
     seen = f", {found['verified_wrong']:,} of them by a verdict" if found["verified"] else ""
-    expected = f"about {found['expected_wrong']:,.0f} are expected to be wrong"
-    print(f"{found['issues']:,} of {rows:,} labels count as wrong{seen}; {expected}")
+    print(f"{_counted_wrong(found)}{seen}; about {expected:,} {are(expected)} expected to be wrong")
     if kept := found["issues"] - found["corrected"]:
         print(f"kept all the same, since no other label is likelier: {kept:,} of these")
     if evidence is None:
@@ -322,9 +322,14 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     print(f"\nreport: {folder / 'report.html'}")
 
 
+def _counted_wrong(found: Mapping[str, Any]) -> str:
+    count = "counts" if found["issues"] == 1 else "count"
+    return f"{found['issues']:,} of {some(found['rows'], 'label')} {count} as wrong"
+
+
 def _evidence(found: Mapping[str, Any]) -> str:
     """What the verified rows say, a sentence a line."""
-    lines = [f"{found['num_random']} rows verified at random, {found['num_held']} of them held back"]
+    lines = [f"{some(found['num_random'], 'row')} verified at random, {found['num_held']:,} of them held back"]
     if found["wrong"]:
         lines.append(_wrong(found["wrong"]))
     lines.append(_corrections(found["precision"]))
@@ -334,17 +339,16 @@ def _evidence(found: Mapping[str, Any]) -> str:
 
 def _wrong(found: Mapping[str, Any]) -> str:
     """What is known of the labels without any model."""
-    return f"{found['k']} of the {found['n']} labels verified at random are wrong ({_interval(found)} for all labels)"
+    k, labels = found["k"], some(found["n"], "label")
+    return f"{k:,} of the {labels} verified at random {are(k)} wrong ({_interval(found)} for all labels)"
 
 
 def _corrections(right: Mapping[str, Any]) -> str:
     """How many of them can be judged, and are right."""
     if not right["n"]:
         return "corrections: none would be made in held-back rows, so their precision is not known"
-    right_ones = (
-        f"{right['k']} of {right['n']} that would be made in held-back rows {'is' if right['k'] == 1 else 'are'}"
-    )
-    return f"corrections: {right_ones} right ({_interval(right)})"
+    made = f"{right['k']} of {right['n']} that would be made in held-back rows"
+    return f"corrections: {made} {are(right['k'])} right ({_interval(right)})"
 
 
 def _interval(found: Mapping[str, Any]) -> str:

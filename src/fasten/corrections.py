@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fasten.metrics import Bools, Floats, Ints
+from fasten.sentences import are
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
 
 FLOOR = 0.5  # of p_wrong: a label that is more likely right than wrong is never changed
@@ -63,7 +64,7 @@ class Corrections:
 def _mistaken(k: int, n: int) -> str:
     if n == 1:
         return "the only correction of a held-back row, judged without its verdict, is wrong"
-    return f"only {k:,} of {n:,} corrections of held-back rows, judged without their verdicts, {_are(k)} right"
+    return f"only {k:,} of {n:,} corrections of held-back rows, judged without their verdicts, {are(k)} right"
 
 
 def _judged(k: int, n: int) -> str:
@@ -71,10 +72,6 @@ def _judged(k: int, n: int) -> str:
     return (
         "none would be" if not n else "one would be, rightly" if n == 1 else f"{n:,} would be, {k:,} of these rightly"
     )
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class ThresholdChoice:
             cut = next(cut for cut in self.tested if cut.threshold == self.threshold)
             return (
                 f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g}, before "
-                f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones are"
+                f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones {are(cut.k)}"
             )
         if not self.at_random:
             return "rows that are no random sample cannot show a precision, so nothing is corrected"

@@ -31,6 +31,7 @@ from fasten.folders import finished_record
 from fasten.machine import Machine
 from fasten.own import Own, as_given, make_test_task, read_rows
 from fasten.records import Record, Run
+from fasten.sentences import are, some
 
 CHUNK = 1000  # rows at a time
 
@@ -128,7 +129,8 @@ def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
         raise ValueError(f"{rows.name} has no row with a label that the model knows; `fasten predict` needs none")
     notes = list(rows.notes)
     if len(kept) < len(task.split.test):
-        notes.append(f"{len(task.split.test) - len(kept)} rows without a label that the model knows are left out")
+        lost = len(task.split.test) - len(kept)
+        notes.append(f"{some(lost, 'row')} without a label that the model knows {are(lost)} left out")
     if seen and not len(rows.rows_of("test")):
         notes.append("the run was trained on these rows: the accuracy is not that on new ones")
     if note := as_given(rows, kept, "rows"):

@@ -24,6 +24,7 @@ from fasten.data.labels import Picked
 from fasten.data.task import Known, Labels
 from fasten.findings import find
 from fasten.gallery import thumbnail
+from fasten.sentences import some
 from fasten.stored_audit import audit_probabilities, make_known
 
 SHOWN = 5  # rows in a sentence
@@ -104,8 +105,8 @@ class Observer:
         broken = rows[~np.isfinite(probs).all(1)]
         if len(broken):
             raise ValueError(
-                f"the logits of {len(broken)} rows were not finite at some time, first row {broken[0]}; lower the "
-                "learning rate, or call forget() after the trouble"
+                f"the logits of {some(len(broken), 'row')} were not finite at some time, first row {broken[0]}; lower "
+                "the learning rate, or call forget() after the trouble"
             )
         known = self.known.take(rows)
         found = find(probs, known, self.min_precision, self.seed)
@@ -195,4 +196,5 @@ def _unseen(rows: Labels, total: int) -> list[str]:
     if not len(rows):
         return []
     first = ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
-    return [f"{len(rows)} of {total} rows were never seen and are left out: rows {first}"]
+    were = "was never seen and is" if len(rows) == 1 else "were never seen and are"
+    return [f"{len(rows)} of {some(total, 'row')} {were} left out: {'row' if len(rows) == 1 else 'rows'} {first}"]

@@ -52,7 +52,7 @@ VISITS = 1_200_000  # of rows in all epochs, beyond which these become fewer
 FEWEST_EPOCHS = 6
 FEATURES_DECAY = 0.01
 
-AS_GIVEN = "have no verified label: as given it counts as right"
+AS_GIVEN = "no verified label: as given it counts as right"
 PAD_SHARE = 8  # one pixel of so many is padded on each side before a random crop
 
 
@@ -333,7 +333,8 @@ def _num_as_given(rows: Rows, some: Labels) -> int:
 def as_given(rows: Rows, some: Labels, name: str) -> str | None:
     """What is to be said of rows that measure a model, if nobody checked the labels of all."""
     count = _num_as_given(rows, some)
-    return f"{count:,} of the {len(some):,} {name} {AS_GIVEN}" if count else None
+    have = "has" if count == 1 else "have"
+    return f"{count:,} of the {len(some):,} {name} {have} {AS_GIVEN}" if count else None
 
 
 def _in_memory(x: NDArray[Any] | ImageFiles) -> NDArray[Any] | ImageFiles:

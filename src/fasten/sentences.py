@@ -1,4 +1,4 @@
-"""What went wrong, in a sentence."""
+"""What went wrong, in a sentence; how many of something, in words."""
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ def typed(*words: object) -> str:
     "`fasten resume 'my run'`"
     """
     return f"`{shlex.join(['fasten', *map(str, words)])}`"
+
+
+def some(number: int, thing: str) -> str:
+    """So many of something.
+
+    >>> some(1, "row"), some(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def are(number: int) -> str:
+    """The verb after so many."""
+    return "is" if number == 1 else "are"
 
 
 def is_out_of_memory(error: Exception) -> bool:

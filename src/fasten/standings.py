@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from fasten.datasets import Place
 from fasten.records import Run
+from fasten.sentences import are, some
 from fasten.statistics import LEVEL, estimate, holm, paired_difference
 
 SCHEMA = 1
@@ -133,7 +134,8 @@ def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[RunOutcome], b
     notes += dict.fromkeys(note for outcome in outcomes for note in outcome.notes)
     waiting = sum(outcome.state == "open" for outcome in outcomes)
     if waiting:
-        notes.append(f"{waiting} of {len(outcomes)} runs are still to come; the same command goes on with them")
+        runs, them = some(len(outcomes), "run"), "it" if waiting == 1 else "them"
+        notes.append(f"{waiting} of {runs} {are(waiting)} still to come; the same command goes on with {them}")
     single = [line["method"] for line in lines if line["n"] == 1]
     if single:
         notes.append(f"one seed has no interval ({', '.join(single)}); two or more give one")

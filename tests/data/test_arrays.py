@@ -165,10 +165,10 @@ def test_a_trained_model_needs_no_labels():
 
 def test_copies_of_training_images_in_the_test_are_refused():
     with pytest.raises(
-        ValueError, match="1 of 1 test rows also stand in training: 'test/0' has the same content as '2'"
+        ValueError, match="1 of 1 test row also stands in training: 'test/0' has the same content as '2'"
     ):
         rows_from_arrays(PIXELS, Y, x_test=PIXELS[2:3], y_test=["cat"])
-    assert "1 of 1 test rows" in rows_from_arrays(X, Y, x_test=X[2:3], y_test=["cat"]).notes[0]
+    assert "1 of 1 test row also" in rows_from_arrays(X, Y, x_test=X[2:3], y_test=["cat"]).notes[0]
 
 
 def changed(row: int, column: int, value: float) -> np.ndarray:
@@ -197,7 +197,7 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x": X[:0], "y": []}, "x holds no rows"),
         ({"y": Y[:3]}, "3 labels for the 4 rows of x; give one a row"),
         ({"y": None}, "x and its labels come together, but one of them is missing"),
-        ({"y": ["cat", "dog", "cat", None]}, r"1 of 4 rows lack a label, first '3' \(row 3\)"),
+        ({"y": ["cat", "dog", "cat", None]}, r"1 of 4 rows lacks a label, first '3' \(row 3\)"),
         ({"y": ["cat", "dog", "Cat", "dog"]}, "the labels 'Cat' and 'cat' differ only"),
         ({"y": ["cat"] * 4}, "arrays has only the label 'cat'"),
         ({"y": np.eye(4)}, r"arrays: labels has shape \(4, 4\); give one label for each row"),

@@ -122,7 +122,7 @@ def test_an_image_of_two_lists_is_refused(tree):
     tree.keys[PARTS[0]].append(tree.keys[PARTS[3]][2])
     tree.noisy[tree.keys[PARTS[3]][2]] = 0
     tree.write()
-    words = f"{tree.keys[PARTS[3]][2]} is in noisy_train_key_list.txt and clean_test_key_list.txt, and 1 images"
+    words = f"{tree.keys[PARTS[3]][2]} is in noisy_train_key_list.txt and clean_test_key_list.txt, and 1 image is in"
     with pytest.raises(ValueError, match=words):
         read_clothing1m(tree.root)
 

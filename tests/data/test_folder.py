@@ -264,7 +264,7 @@ def test_a_test_image_that_also_stands_in_training_is_refused(pets):
     draw(held, "cat/5.png", first=90)
     (held / "cat" / "copy.png").write_bytes((pets / "dog" / "1.png").read_bytes())
     with pytest.raises(
-        ValueError, match=r"1 of 2 test rows also stand in training: 'test/cat/copy.png' .* 'dog/1.png'"
+        ValueError, match=r"1 of 2 test rows also stands in training: 'test/cat/copy.png' .* 'dog/1.png'"
     ):
         read_folder(pets, test=held)
 

@@ -165,7 +165,7 @@ def test_what_is_not_said_is_filled_in():
         ({"given": ["cat", "dog"]}, "given has 2 entries for 4 rows"),
         ({"given": ["Cat", "cat", "dog", "dog"]}, "the labels 'Cat' and 'cat' differ only in how they are written"),
         ({"verified": ["cat ", None, None, None]}, "the labels 'cat' and 'cat ' differ only"),
-        ({"ids": ["a", "b", "a", "b"]}, r"the id 'a' stands twice \(rows 0 and 2\), and 1 more are repeated; keep one"),
+        ({"ids": ["a", "b", "a", "b"]}, r"the id 'a' stands twice \(rows 0 and 2\), and 1 more is repeated; keep one"),
         (
             {"ids": ["a", "b", "c", "b"], "verified": ["cat", "cat", None, "dog"]},
             r"the id 'b' is verified as 'cat' and as 'dog' \(rows 1 and 3\); if these are one row, keep the verdict "
@@ -239,12 +239,12 @@ def test_copies_of_training_rows_in_the_test_are_noted_or_refused():
     x = np.array([[1.0, 2], [3, 4], [1, 2], [5, 6]])
     made = compare_test_rows(rows(x, split=["train", "train", "test", "test"]))
     assert made.notes == (
-        "pets: 1 of 2 test rows also stand in training: 'c' has the same content as 'a'; so the test accuracy is too "
+        "pets: 1 of 2 test rows also stands in training: 'c' has the same content as 'a'; so the test accuracy is too "
         "high",
     )
     assert compare_test_rows(rows(x)).notes == ()
     images = np.uint8(x).reshape(4, 2, 1, 1)
-    with pytest.raises(ValueError, match="pets: 1 of 2 test rows also stand in training: 'c' has the same content"):
+    with pytest.raises(ValueError, match="pets: 1 of 2 test rows also stands in training: 'c' has the same content"):
         compare_test_rows(rows(images, split=["train", "train", "test", "test"]))
 
 
@@ -282,7 +282,7 @@ def test_few_copies_among_many_test_images_are_what_data_from_the_net_hold():
     split = [None, None, *["test"] * 200]
     columns = make_columns(ids, given=["cat", "dog"] * 101, split=split)
     made = make_image_rows("pets", columns, sources, Decoding())
-    assert made.notes[0].startswith("pets: 1 of 200 test rows also stand in training: '2' has the same content as '1'")
+    assert made.notes[0].startswith("pets: 1 of 200 test rows also stands in training: '2' has the same content as '1'")
     assert made.notes[0].endswith("a little too high")
     sources[3:6] = [png(0)] * 3
     with pytest.raises(ValueError, match="4 of 200 test rows also stand in training"):

@@ -166,7 +166,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
         (",path,label\n0,1.png,cat\n", "must name the columns, and gives none to column 1; call it 'id', or write"),
         ("path,label\n1.png,cat\n,dog\n", "row 1 has no path; name its image"),
-        ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lack a label, first '2.png' \(row 1\)"),
+        ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lacks a label, first '2.png' \(row 1\)"),
         ("path,label\n1.png,cat\n2.png,Cat \n", "the labels 'Cat ' and 'cat' differ only in how they are written"),
         ("path,label\n1.png,cat\n2.png,cat\n", "pets.csv has only the label 'cat'"),
         (
@@ -256,7 +256,7 @@ def test_missing_and_broken_images_are_left_out_up_to_a_number(folder):
 
 def test_copies_of_training_rows_in_the_test_are_noted(tmp_path):
     rows = read(tmp_path, "x,label,split\n1,cat,\n2,dog,\n1,cat,test\n3,dog,test\n")
-    assert "1 of 2 test rows also stand in training: '2' has the same content as '0'" in rows.notes[0]
+    assert "1 of 2 test rows also stands in training: '2' has the same content as '0'" in rows.notes[0]
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path):

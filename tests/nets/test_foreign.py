@@ -183,7 +183,7 @@ def test_a_network_of_timm_is_made_without_a_classifier(library):
     assert build_backbone("timm:published", SHAPE).num_features == 6
     with pytest.raises(ValueError, match=r"unknown network 'timm:publishd'; did you mean 'published'\?"):
         build_backbone("timm:publishd", SHAPE)
-    with pytest.raises(ValueError, match="1 are known, none of them like it"):
+    with pytest.raises(ValueError, match="1 is known, none of them like it"):
         build_backbone("timm:zzz", SHAPE)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fasten.arguments import Folder, Json, MinPrecision, number, place, text
+from fasten.sentences import some
 from fasten.suggest import nearest
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
     ways = {way: sum(verdict.picked == way for verdict in merged) for way in ("random", "chosen")}
     picked = f"{ways['random']} random, {ways['chosen']} chosen"
     new = len({verdict.id for verdict in verdicts})  # reviews may have rows in common
-    said = f"{new} verdicts of the review, {len(merged)} with those that the run had: {picked}"
+    said = f"{some(new, 'verdict')} of the review, {len(merged)} with those that the run had: {picked}"
     return {"written": os.fspath(out), "new": new, "verified": len(merged), **ways, "said": said}
 
 
@@ -142,7 +143,7 @@ def _export(
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
     from fasten.reviews import write_review
 
-    said = f"{len(rows)} rows to verify; write the right label of each into the column verdict"
+    said = f"{some(len(rows), 'row')} to verify; write the right label of each into the column verdict"
     if out is None:
         columns = ["id", "given", "suggested", "p_wrong", "picked"]
         return {"rows": rows[columns].to_dict("records"), "said": ""}
@@ -166,21 +167,18 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
         wanted = [str(name) for name in rows["id"]]
         shown = image_addresses(originals, url) if originals.files is not None else feature_texts(originals, wanted)
     interface = write_tasks(tasks(rows, kind, shown), kind, found.class_names, out)
-    said = f"{len(rows)} tasks; the labelling interface for them is {interface}"
+    said = f"{some(len(rows), 'task')}; the labelling interface is {interface}"
     return {"written": os.fspath(out), "interface": os.fspath(interface), "num_rows": len(rows), "said": said}
 
 
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
     doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
-    left = (
-        f"; {copied.left_out:,} rows that lie elsewhere, or are links to nothing, are left out"
-        if copied.left_out
-        else ""
-    )
+    lost, why = copied.left_out, "that lie elsewhere, or are links to nothing, are"
+    why = "that lies elsewhere, or is a link to nothing, is" if lost == 1 else why
+    left = f"; {some(lost, 'row')} {why} left out" if lost else ""
     links = f", {copied.linked:,} of them hard links" if copied.linked else ""
-    labels = "label" if copied.changed == 1 else "labels"
-    said = f"{copied.rows:,} rows{links}; {copied.changed:,} {labels} changed{left}"
+    said = f"{some(copied.rows, 'row')}{links}; {some(copied.changed, 'label')} changed{left}"
     said += f"\nwarning: {doubt}" if doubt else ""
     return {"written": os.fspath(out), **vars(copied), "doubt": doubt, "said": said}
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fasten.arguments import Data, Device, Download, Folder, Json, Labels, MaxBad, OwnRoot, place, switch, text
 from fasten.constants import MAX_BAD
+from fasten.sentences import some
 
 CLASSES_SHOWN = 10  # by `predict`, the most frequent ones
 
@@ -94,7 +95,7 @@ def predict(
     most = sorted(summary["predicted"].items(), key=lambda item: -item[1])
     console.show_table(["predicted", "rows"], most[:CLASSES_SHOWN])
     _say(summary["notes"])
-    print(f"{summary['rows']:,} rows, mean probability {summary['mean_p']:.3f}: {summary['out']}")
+    print(f"{some(summary['rows'], 'row')}, mean probability {summary['mean_p']:.3f}: {summary['out']}")
 
 
 def export(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fasten.data.images import ImageFiles
 from fasten.data.source import Source
 from fasten.data.splits import Split
+from fasten.sentences import are, some
 
 NUM_CLASSES = 14
 SIDE = 256  # of the images as the network's crops are cut from them
@@ -125,7 +126,8 @@ def _check_apart(folder: Path, keys: Mapping[str, Sequence[str]]) -> None:
         where = " and ".join(LISTS[part] for part in keys if key in keys[part])
         shared = sum(lists > 1 for lists in count.values())
         raise ValueError(
-            f"{folder}: {key} is in {where}, and {shared} images are in more than one list; take the official lists"
+            f"{folder}: {key} is in {where}, and {some(shared, 'image')} {are(shared)} in more than one list; take the "
+            "official lists"
         )
 
 

@@ -29,6 +29,7 @@ from fasten.data.labels import (
     encode_labels,
     note_blanks,
 )
+from fasten.sentences import are, some
 from fasten.suggest import nearest
 
 Texts = tuple[str | None, ...]
@@ -281,7 +282,8 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
                 "one of them"
             )
     key, rows = repeated[0]
-    others = f", and {len(repeated) - 1} more are repeated" if len(repeated) > 1 else ""
+    more = len(repeated) - 1
+    others = f", and {more} more {are(more)} repeated" if more else ""
     raise ValueError(f"{name}: {what} {key!r} stands twice ({_rows(rows)}){others}; keep one row of each")
 
 
@@ -292,10 +294,9 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
         return tuple(class_names)
     bare = [row for row, both in enumerate(zip(columns.given, columns.verified, strict=True)) if both == (None, None)]
     if bare and len(bare) < len(columns.ids):
-        raise ValueError(
-            f"{name}: {len(bare)} of {len(columns.ids)} rows lack a label, first {columns.ids[bare[0]]!r} "
-            f"({_rows(bare[:1])}); give each one, or take them out"
-        )
+        lack = f"{len(bare)} of {len(columns.ids)} rows {'lacks' if len(bare) == 1 else 'lack'} a label"
+        where = f"first {columns.ids[bare[0]]!r} ({_rows(bare[:1])})"
+        raise ValueError(f"{name}: {lack}, {where}; give each one, or take them out")
     if any(columns.given):
         check_nobody(name, columns.ids, columns.given, columns.verified)
     _check_measured(name, columns)
@@ -337,10 +338,12 @@ def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tup
         return ()
     copies, total = len({test for test, _ in pairs}), columns.split.count("test")
     test, other = (columns.ids[row] for row in pairs[0])
-    said = f"{name}: {copies} of {total} test rows also stand in training: {test!r} has the same content as {other!r}"
+    stand = "stands" if copies == 1 else "stand"
+    there = f"{copies} of {some(total, 'test row')} also {stand} in training"
+    said = f"{name}: {there}: {test!r} has the same content as {other!r}"
     few = copies <= COPIES_ALLOWED * total
     if refuse and not few:
-        raise ValueError(f"{said}; remove them from one of the two")
+        raise ValueError(f"{said}; remove {'it' if copies == 1 else 'them'} from one of the two")
     return (f"{said}; so the test accuracy is {'a little ' if few else ''}too high",)
 
 

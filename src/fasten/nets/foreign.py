@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fasten.sentences import are
 from fasten.suggest import nearest, one_line
 
 COLOURS = 3  # what published networks take; grey images are shown to them as colours
@@ -209,4 +210,4 @@ def _imported(library: str, extra: str) -> Any:
 def _few(name: str, known: list[str]) -> str:
     """The nearest of many names."""
     answer = nearest(name, known)
-    return answer if answer.endswith("?") else f"{len(known)} are known, none of them like it"
+    return answer if answer.endswith("?") else f"{len(known)} {are(len(known))} known, none of them like it"

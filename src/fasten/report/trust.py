@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fasten.report.charts import Matrix, percent
-from fasten.report.values import Record, count, counted, finite, mapping, matrix, number
+from fasten.report.values import Record, count, counted, finite, mapping, matrix, number, some, verb
 
 MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
 TOP_PAIRS = 10
@@ -96,15 +96,17 @@ def _warnings(evidence: Record) -> tuple[str, ...]:
 
 def _sentences(evidence: Record) -> list[str]:
     random, held = number(evidence, "num_random") or 0, number(evidence, "num_held") or 0
+    verified = verb(random, "carries a given label was verified", "carry a given label were verified")
     found = [
-        f"{count(random)} rows that carry a given label were verified at random: T is counted from them. "
-        f"{count(held)} of them were held back, their verdict hidden from training: calibration and precision come "
-        "from these alone. Intervals hold 95%."
+        f"{some(random, 'row')} that {verified} at random: T is counted from {verb(random, 'it', 'them')}. "
+        f"{count(held)} of them {verb(held, 'was', 'were')} held back, their verdict hidden from training: calibration "
+        "and precision come from these alone. Intervals hold 95%."
     ]
     if wrong := counted(mapping(evidence, "wrong")):
         k, n, low, high = wrong
         interval = f"{percent(low)} to {percent(high)} of all labels"
-        found.append(f"{count(k)} of their {count(n)} labels are wrong: {interval}, whatever a model makes of them.")
+        wrong_ones = f"{count(k)} of their {some(n, 'label')} {verb(k, 'is', 'are')} wrong"
+        found.append(f"{wrong_ones}: {interval}, whatever a model makes of them.")
     calibration = mapping(evidence, "calibration")
     why = calibration.get("uncalibrated")
     if isinstance(why, str):

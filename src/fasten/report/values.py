@@ -83,6 +83,24 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def some(value: float, thing: str) -> str:
+    """So many of something.
+
+    >>> some(1, "row"), some(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count(value)} {thing}{'' if round(value) == 1 else 's'}"
+
+
+def verb(value: float, one: str, many: str) -> str:
+    """What goes with so many of something.
+
+    >>> verb(1, "is", "are"), verb(0, "is", "are")
+    ('is', 'are')
+    """
+    return one if round(value) == 1 else many
+
+
 def duration(seconds: float) -> str:
     """A time as people say it.
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fasten.report.charts import percent
 from fasten.report.names import paper_name
-from fasten.report.values import Record, count, counted, mapping, number, standard_error
+from fasten.report.values import Record, count, counted, mapping, number, some, standard_error, verb
 
 AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
 
@@ -53,7 +53,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     )
     if unchecked := number(data, "rows_test_as_given"):
         of = f"{count(unchecked)} of {_rows(number(data, 'rows_test'), 'test')}"
-        details = (f"{of} have no verified label: as given it counts as right.", *details)
+        details = (f"{of} {verb(unchecked, 'has', 'have')} no verified label: as given it counts as right.", *details)
     labels = (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
     details += labels
     known = {}
@@ -73,7 +73,9 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
         return Verdict("even", reached, details)
     ours, alone, rows = known["test"]
     helps = gain(ours, alone, rows) > 0
-    against = f"{_rows(number(data, 'rows_clean'), 'clean')} alone give {percent(alone)}"
+    clean_rows = number(data, "rows_clean")
+    give = verb(clean_rows or 0, "gives", "give")
+    against = f"{_rows(clean_rows, 'clean')} alone {give} {percent(alone)}"
     word = "the noisy rows help" if helps else "no clear difference"
     sentence = f"{method_name(run)} reaches {percent(ours)} on the test rows; {against}: {word}."
     return Verdict("good" if helps else "even", sentence, details)
@@ -84,14 +86,18 @@ def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
     issues, rows = (number(gallery, key) or 0.0 for key in ("issues", "rows"))
     if issues <= rows / 2 or mapping(evaluation, "evidence"):
         return Verdict("even", _labels(gallery), (*_corrections(evaluation), *more))
-    sentence = f"{count(issues)} of {count(rows)} labels count as wrong, and no row verified at random says whether"
+    sentence = f"{_counted_wrong(issues, rows)}, and no row verified at random says whether"
     details = ("The model may have learnt too little: look at some before you use its corrections.", *more)
     return Verdict("warn", f"{sentence} they are.", details)
 
 
 def _labels(gallery: Record) -> str:
     issues, rows, expected = (number(gallery, key) or 0.0 for key in ("issues", "rows", "expected_wrong"))
-    return f"{count(issues)} of {count(rows)} labels count as wrong; about {count(expected)} are expected to be."
+    return f"{_counted_wrong(issues, rows)}; about {count(expected)} {verb(expected, 'is', 'are')} expected to be."
+
+
+def _counted_wrong(issues: float, rows: float) -> str:
+    return f"{count(issues)} of {some(rows, 'label')} {verb(issues, 'counts', 'count')} as wrong"
 
 
 def _corrections(evaluation: Record) -> tuple[str, ...]:
@@ -99,12 +105,12 @@ def _corrections(evaluation: Record) -> tuple[str, ...]:
     if precision is None:
         return ()
     k, n, low, high = precision
-    share = f"{percent(low)} to {percent(high)} of all"
-    return (f"Of {count(n)} corrections that held-back verdicts can judge {count(k)} are right: {share}.",)
+    right, share = f"{count(k)} {verb(k, 'is', 'are')} right", f"{percent(low)} to {percent(high)} of all"
+    return (f"Of {some(n, 'correction')} that held-back verdicts can judge {right}: {share}.",)
 
 
 def _rows(rows: float | None, name: str) -> str:
-    return f"the {name} rows" if rows is None else f"the {count(rows)} {name} rows"
+    return f"the {name} rows" if rows is None else f"the {some(rows, f'{name} row')}"
 
 
 def _other(known: Mapping[str, tuple[float, float, float | None]], used: str) -> tuple[str, ...]:
