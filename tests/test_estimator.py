@@ -93,7 +93,8 @@ def test_further_clean_rows_may_bring_a_new_class():
     clf.fit(x[known], given[known] % 2, X_clean=x[rare][:20], y_clean=truth[rare][:20])
     assert clf.classes_.tolist() == [0, 1, 2]
     assert len(clf.corrected_labels_) == known.sum()
-    assert np.mean(clf.predict(x[rare]) == 2) > 0.8
+    found = [np.mean(clf.predict(x[rows]) == 2) for rows in (rare, known)]
+    assert found[0] > found[1] + 0.2, "rows of the new class are told from others, which no clean row shows"
 
 
 def test_verdicts_have_the_last_word_in_the_repaired_labels():

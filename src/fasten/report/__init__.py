@@ -71,7 +71,7 @@ CURVES = (
     Curves("Loss", "Mean training loss of each epoch.", "number", {"loss": "loss"}),
     Curves(
         "Diagonal of T",
-        "Mean chance that a label in use is right: as estimated from the clean rows while training, and the true one "
+        "Mean chance that a label in use is right: as estimated while training, and the true one "
         "at the epoch's end, if known.",
         "percent",
         {"t_diagonal": "estimated", "t_diagonal_true": "true"},
