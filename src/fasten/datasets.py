@@ -53,7 +53,6 @@ class Dataset:
     pad: int = 0
     flip: bool = False
     crop: int | None = None  # of larger images; None: as large as they are
-    overlap: bool = False  # noisy, clean and validation rows are drawn each on their own: a row may be in several
     given: bool = False  # comes with noisy labels of its own; noise is not injected
     label_sets: bool = False  # several of them, to choose from
 
@@ -79,12 +78,6 @@ DATASETS: dict[str, Dataset] = {
         lambda place: read_cifar10(place.root, place.download),
         "60,000 colour images of 10 classes, 32×32",
         **CIFAR10,
-    ),
-    "cifar10-overlap": Dataset(
-        lambda place: read_cifar10(place.root, place.download),
-        "CIFAR-10 as FasTEN's authors first split it: a clean or validation row may be a noisy one, too",
-        **CIFAR10,
-        overlap=True,
     ),
     "cifar100": Dataset(
         lambda place: read_cifar100(place.root, place.download),
@@ -255,7 +248,6 @@ def _split(dataset: Dataset, source: Source, rng: np.random.Generator) -> Split:
     num_classes = len(source.class_names)
     if source.test.any():
         rows = np.flatnonzero(~source.test)
-        sizes = (dataset.num_clean, dataset.num_valid)
-        return balanced_split(source.truth, rows, num_classes, *sizes, rng, dataset.overlap)
-    wanted = {"clean": dataset.num_clean, "valid": dataset.num_valid, "test": dataset.num_test}
-    return stratified_split(source.truth, num_classes, **wanted, rng=rng)
+        return balanced_split(source.truth, rows, num_classes, dataset.num_clean, dataset.num_valid, rng)
+    sizes = {"clean": dataset.num_clean, "valid": dataset.num_valid, "test": dataset.num_test}
+    return stratified_split(source.truth, num_classes, **sizes, rng=rng)

@@ -118,28 +118,6 @@ def test_a_row_twice_in_one_part_is_refused() -> None:
         Split(noisy=rows(1, 1), clean=rows(), valid=rows(), test=rows())
 
 
-def test_parts_that_overlap_are_drawn_each_on_their_own_and_leave_the_test_alone() -> None:
-    labels = np.arange(24_000) % 10
-    split = balanced_split(labels, np.arange(20_000), 10, clean=2000, valid=5000, rng=rng(3), overlap=True)
-    assert [len(part) for part in (split.noisy, split.clean, split.valid)] == [13_000, 2000, 5000]
-    assert split.test.tolist() == list(range(20_000, 24_000))
-    assert np.ptp(np.bincount(labels[split.clean])) == np.ptp(np.bincount(labels[split.noisy])) == 0
-    for part in (split.clean, split.valid):
-        shared = np.isin(part, split.noisy).mean()
-        assert abs(shared - 13_000 / 20_000) < 0.05  # as many as chance has it
-    assert abs(np.isin(split.clean, split.valid).mean() - 5000 / 20_000) < 0.05
-
-
-@pytest.mark.parametrize("part", ["noisy", "clean", "valid"])
-def test_test_rows_are_nowhere_else_though_other_parts_overlap(part: str) -> None:
-    parts = {"noisy": rows(0, 1), "clean": rows(1, 2), "valid": rows(0, 2)}
-    Split(**parts, test=rows(3), overlap=True)
-    with pytest.raises(ValueError, match=f"row 3 is more than once in {part} and test"):
-        Split(**parts | {part: rows(3)}, test=rows(3), overlap=True)
-    with pytest.raises(ValueError, match=f"row 2 is more than once in {part};"):
-        Split(**parts | {part: rows(2, 2)}, test=rows(3), overlap=True)
-
-
 def test_masks_are_refused_where_indices_belong() -> None:
     with pytest.raises(ValueError, match="clean rows are bool"):
         Split(noisy=rows(0), clean=np.array([True]), valid=rows(), test=rows())  # type: ignore[arg-type]

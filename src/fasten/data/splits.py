@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ VALID_SHARE = 5  # one clean row in so many validates, where nobody says which
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Index arrays into the rows of one data set; no row is in two of them; if they `overlap`, none of the test's is.
+    """Index arrays into the rows of one data set; no row is in two of them.
 
     >>> Split(*(np.array(rows) for rows in ([0, 4], [1], [2], [3]))).noisy.tolist()
     [0, 4]
@@ -25,39 +25,25 @@ class Split:
     clean: Rows
     valid: Rows
     test: Rows
-    overlap: bool = False
 
     def __post_init__(self) -> None:
-        parts = {name: getattr(self, name) for name in ("noisy", "clean", "valid", "test")}
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, rows in parts.items():
             if rows.ndim != 1 or rows.dtype != np.int64:
                 raise ValueError(f"{name} rows are {rows.dtype} of shape {rows.shape}; give one list of int64 indices")
-        apart = [{name: parts[name], "test": self.test} for name in ("noisy", "clean", "valid")]
-        for group in apart if self.overlap else [parts]:
-            _check_disjoint(group)
-
-
-def _check_disjoint(parts: Mapping[str, Rows]) -> None:
-    rows, counts = np.unique(np.concatenate(list(parts.values())), return_counts=True)
-    if (counts > 1).any():
-        row = rows[counts > 1][0]
-        where = [name for name, part in parts.items() if row in part]
-        raise ValueError(f"row {row} is more than once in {' and '.join(where)}; the parts must be disjoint")
+        rows, counts = np.unique(np.concatenate(list(parts.values())), return_counts=True)
+        if (counts > 1).any():
+            row = rows[counts > 1][0]
+            where = [name for name, part in parts.items() if row in part]
+            raise ValueError(f"row {row} is more than once in {' and '.join(where)}; the parts must be disjoint")
 
 
 def balanced_split(
-    labels: Rows,
-    train_rows: Rows,
-    num_classes: int,
-    clean: int,
-    valid: int,
-    rng: np.random.Generator,
-    overlap: bool = False,
+    labels: Rows, train_rows: Rows, num_classes: int, clean: int, valid: int, rng: np.random.Generator
 ) -> Split:
     """Split the training rows class by class, so that clean and valid are balanced; all other rows are the test.
 
-    Each class is shuffled: its first clean/N rows are clean, its last valid/N validate, those between are noisy. With
-    `overlap` it is shuffled anew for each of the three, as in the first code of FasTEN's authors.
+    Each class is shuffled: its first clean/N rows are clean, its last valid/N validate, those between are noisy.
 
     >>> split = balanced_split(np.arange(10) % 2, np.arange(8), 2, clean=2, valid=2, rng=np.random.default_rng(0))
     >>> len(split.noisy), len(split.clean), len(split.valid), split.test.tolist()
@@ -74,11 +60,8 @@ def balanced_split(
     counts = _count(labels[train_rows], num_classes)
     _check_supply(counts, clean // num_classes, valid // num_classes)
     quotas = [np.full(num_classes, size // num_classes) for size in (clean, valid, 0)]
-    if overlap:
-        noisy, chosen, validating = (_deal(labels, train_rows, quotas, rng)[part] for part in range(3))
-    else:
-        noisy, chosen, validating, _ = _deal(labels, train_rows, quotas, rng)
-    return Split(noisy, chosen, validating, test, overlap)
+    noisy, chosen, validating, _ = _deal(labels, train_rows, quotas, rng)
+    return Split(noisy, chosen, validating, test)
 
 
 def stratified_split(
