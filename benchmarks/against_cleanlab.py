@@ -28,8 +28,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fasten.building import build_method, make_loader, plan_of
-from fasten.checkpoint import Checkpoints, read_tensors, write_tensors
 from fasten.data.splits import Split
 from fasten.data.task import Task
 from fasten.datasets import Place, find_dataset, load_task
@@ -40,6 +38,8 @@ from fasten.machine import Machine, choose_machine
 from fasten.metrics import auprc, auroc
 from fasten.options import apply_settings
 from fasten.records import Run, environment, shared_gpu
+from fasten.runs.building import build_method, make_loader, plan_of
+from fasten.runs.checkpoint import Checkpoints, read_tensors, write_tensors
 from fasten.seeds import numpy_stream
 from fasten.signals import asked_to_stop
 

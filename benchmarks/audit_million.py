@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fasten.reviews import next_rows
-from fasten.stored_audit import audit_probabilities, choose_threshold, read_audit, summarise
+from fasten.audit.reviews import next_rows
+from fasten.audit.stored import audit_probabilities, choose_threshold, read_audit, summarise
 
 VERIFIED = 3000
 

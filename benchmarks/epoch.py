@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.data.synthetic import make_blobs
 from fasten.datasets import Dataset, make_task
@@ -28,6 +27,7 @@ from fasten.evaluate import Watch
 from fasten.files import write_text
 from fasten.machine import choose_machine
 from fasten.records import Run, environment
+from fasten.runs.building import build_method, make_loader, plan_of
 
 
 def main() -> None:

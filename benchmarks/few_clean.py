@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from reweighting import RECIPE, NarrowResNet, small_cifar
 
-from fasten.building import make_loader, plan_of
 from fasten.data.source import Source
 from fasten.datasets import DATASETS, Place, make_task
 from fasten.engine import Fit
@@ -27,6 +26,7 @@ from fasten.files import write_text
 from fasten.machine import Machine
 from fasten.methods import METHODS
 from fasten.records import environment
+from fasten.runs.building import make_loader, plan_of
 from fasten.seeds import torch_seed
 
 DATA = replace(DATASETS["cifar10"], num_valid=2000, num_clean=100, pad=2)

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Batch, Recipe
 from fasten.datasets import Place, load_task
 from fasten.files import write_text
@@ -26,6 +25,7 @@ from fasten.methods.l2rw import L2RW
 from fasten.nets import Heads
 from fasten.ops.lookahead import look_ahead
 from fasten.records import Run, environment
+from fasten.runs.building import build_method, make_loader, plan_of
 
 
 def falls(net: Heads, batch: Batch, precision: torch.dtype | None) -> Tensor:

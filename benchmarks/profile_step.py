@@ -11,11 +11,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fasten.bench import image_task, with_kernels
-from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit
 from fasten.machine import choose_machine
 from fasten.records import Run
+from fasten.runs.building import build_method, make_loader, plan_of
 
 UPDATES = 10
 

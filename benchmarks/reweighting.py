@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fasten.building import make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.data.cifar import read_cifar10
 from fasten.data.source import Source
@@ -34,6 +33,7 @@ from fasten.methods import METHODS
 from fasten.metrics import auroc
 from fasten.nets.resnet import BasicBlock
 from fasten.records import environment
+from fasten.runs.building import make_loader, plan_of
 from fasten.seeds import torch_seed
 
 RECIPE = Recipe("narrow-resnet", epochs=10, milestones=(8, 9))  # 1,000 updates, where a run of the paper has 26,400,

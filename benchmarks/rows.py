@@ -26,8 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fasten.building import build_method, make_loader, plan_of
-from fasten.checkpoint import Checkpoints
 from fasten.contract import Recipe
 from fasten.data.source import Source
 from fasten.datasets import DATASETS, Dataset, load_task
@@ -37,7 +35,9 @@ from fasten.machine import choose_machine
 from fasten.nets import NETS
 from fasten.nets.small import MLP
 from fasten.records import Run, environment
-from fasten.training import Settings, train
+from fasten.runs.building import build_method, make_loader, plan_of
+from fasten.runs.checkpoint import Checkpoints
+from fasten.runs.training import Settings, train
 
 FEATURES, NUM_CLASSES, NUM_CLEAN, BATCH = 8, 10, 1000, 1000
 UPDATES = 50  # timed

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from fasten.bench import image_task
-from fasten.building import build_method, make_loader, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit
 from fasten.files import write_text
+from fasten.grid.workers import mps, own_package
 from fasten.machine import choose_machine
 from fasten.records import Run, environment
-from fasten.workers import mps, own_package
+from fasten.runs.building import build_method, make_loader, plan_of
 
 TOGETHER = 20  # updates between two looks at the clock
 

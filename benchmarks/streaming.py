@@ -27,7 +27,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fasten.building import build_method, plan_of
 from fasten.contract import Stage
 from fasten.data.images import ImageFiles
 from fasten.data.splits import Split
@@ -38,6 +37,7 @@ from fasten.files import write_text
 from fasten.loader import Loader
 from fasten.machine import Machine, choose_machine
 from fasten.records import Run, environment
+from fasten.runs.building import build_method, plan_of
 from fasten.stream import CORES, StreamLoader
 
 NUM_CLASSES = 14

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from fasten.datasets import DATASETS
-from fasten.folders import FILES
 from fasten.records import Run
-from fasten.training import Settings, train
+from fasten.runs.folders import FILES
+from fasten.runs.training import Settings, train
 
 SEEDS = range(5)
 RUNS = (*(f"noise40-seed{seed}" for seed in SEEDS), "noise80-seed0")

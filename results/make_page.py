@@ -17,13 +17,13 @@ from typing import Any
 
 from fasten.experiments import EXPERIMENTS, PAPER
 from fasten.files import write_bytes, write_text
+from fasten.grid.speed import measured
+from fasten.grid.wanted import settings_of
 from fasten.records import Record, Run, read_record
 from fasten.report.names import paper_name
 from fasten.report.outcomes import base
 from fasten.report.paper import Outcome, counts, drawing, markdown, outcome_of
 from fasten.report.paper_tables import entry
-from fasten.speed import measured
-from fasten.wanted import settings_of
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

@@ -65,4 +65,4 @@ def interrupt_at(monkeypatch, number: int) -> None:
         if len(started) == number:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fasten.console.Runs.start", start)
+    monkeypatch.setattr("fasten.commands.console.Runs.start", start)

@@ -7,9 +7,9 @@ import signal
 import sys
 from itertools import count
 
-from fasten import training
 from fasten.cli import main
 from fasten.engine import Update
+from fasten.runs import training
 
 DIES_AT = {"0": 5, "1": 20}  # update of each life: before the first checkpoint, and after it
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fasten.stored_audit import audit_probabilities
+from fasten.audit.stored import audit_probabilities
 
 
 def sure_probabilities(

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
-from fasten import ranks, training
-from fasten.building import plan_of
+from fasten import ranks
 from fasten.contract import Recipe
 from fasten.datasets import find_dataset
 from fasten.engine import Fit
@@ -23,8 +22,10 @@ from fasten.loader import Loader
 from fasten.methods import METHODS
 from fasten.nets import Heads
 from fasten.records import Run
+from fasten.runs import training
+from fasten.runs.building import plan_of
+from fasten.runs.training import Settings
 from fasten.stream import StreamLoader
-from fasten.training import Settings
 
 ODD = {"batch_size": 23}  # with 66 noisy rows, 9 clean and 3 classes nothing divides evenly by two ranks
 EVEN = {"batch_size": 24}

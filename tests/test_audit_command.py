@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from command_line import refuse, tree
+from fasten.audit.stored import audit_probabilities
 from fasten.cli import main
-from fasten.console import show_table
+from fasten.commands.console import show_table
 from fasten.data.rows import Rows
 from fasten.own import Own, read_rows
-from fasten.stored_audit import audit_probabilities
 from finished_runs import make_run
 from own_data import write_digits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fasten.workers import own_package
+from fasten.grid.workers import own_package
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -26,7 +26,7 @@ import torch
 
 from fasten import files, own
 from fasten.cli import main
-from fasten.console import Display
+from fasten.commands.console import Display
 from fasten.data.decoding import Decoding
 from fasten.engine import Fit, Update
 from fasten.files import alone_in
@@ -40,7 +40,7 @@ PATIENCE = 120.0
 
 # Each process is forked from one that has imported everything and done nothing: a tenth of the time.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["fasten.cli", "fasten.console", "fasten.training", "sklearn.datasets"])
+PROCESSES.set_forkserver_preload(["fasten.cli", "fasten.commands.console", "fasten.runs.training", "sklearn.datasets"])
 
 
 def command(words: list[str], here: Path, fault: str, update_seconds: float) -> None:

@@ -20,11 +20,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import fasten.training as training
+import fasten.runs.training as training
 from command_line import answer, fill_disk, refuse, tree
 from data.fake_cifar import write_release
 from fasten.cli import main
-from fasten.console import Display
+from fasten.commands.console import Display
 from fasten.constants import SETTINGS, VERSION
 from fasten.contract import Recipe
 from fasten.data.cifar import CIFAR10, read_cifar10
@@ -585,7 +585,7 @@ def test_too_little_memory_is_said_in_a_sentence(folder, capsys, monkeypatch, er
     def fail(*args):
         raise error
 
-    monkeypatch.setattr("fasten.training.train", fail)
+    monkeypatch.setattr("fasten.runs.training.train", fail)
     refuse(TRAIN, capsys, "not enough memory", "smaller batch")
 
 
@@ -593,7 +593,7 @@ def test_our_own_faults_are_not_hidden(folder, monkeypatch):
     def fail(*args):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("fasten.training.train", fail)
+    monkeypatch.setattr("fasten.runs.training.train", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(shlex.split(TRAIN))
 

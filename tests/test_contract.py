@@ -12,7 +12,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from builders import CPU32, CPU64, make_tiny_task
-from fasten.building import build_method, plan_of
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Fit
 from fasten.evaluate import Watch
@@ -21,6 +20,7 @@ from fasten.machine import Machine
 from fasten.methods import METHODS
 from fasten.options import option_types
 from fasten.records import Run
+from fasten.runs.building import build_method, plan_of
 
 RECIPE = Recipe("small-cnn", epochs=2, batch_size=16, rate=0.05, milestones=(2,))
 GOLDEN = Path(__file__).parent / "golden" / "ours"

@@ -9,7 +9,7 @@ import pytest
 
 from fasten.datasets import DATASETS
 from fasten.records import Run
-from fasten.training import Settings, train
+from fasten.runs.training import Settings, train
 
 clear = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "demo.py"))["clear"]
 

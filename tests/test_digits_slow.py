@@ -12,10 +12,10 @@ from statistics import fmean
 
 import pytest
 
-from fasten.compare import Request, compare, prepare
+from fasten.grid.compare import Request, compare, prepare
 from fasten.methods import METHODS
 from fasten.records import read_record
-from fasten.training import Settings
+from fasten.runs.training import Settings
 
 MEASURED = Path(__file__).parent.parent / "results" / "digits60" / "accuracies.csv"
 COLUMNS = ("test_accuracy", "test_accuracy_last", "valid_accuracy", "best_epoch")

@@ -9,13 +9,13 @@ from torch import nn
 
 from builders import CPU64, make_tiny_task
 from fasten import engine
-from fasten.building import build_method
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit, Update
 from fasten.loader import Loader
 from fasten.optimizers import SGD
 from fasten.records import Run
+from fasten.runs.building import build_method
 
 
 class Counting(nn.Module):

@@ -22,9 +22,9 @@ from torch import nn
 
 import fasten.cli
 import fasten.estimator
-import fasten.training
+import fasten.runs.training
 from fasten import FasTENClassifier, records
-from fasten.checkpoint import read_tensors, write_tensors
+from fasten.runs.checkpoint import read_tensors, write_tensors
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
@@ -127,7 +127,7 @@ def test_it_trains_as_long_and_as_fast_as_fasten_train(tmp_path, monkeypatch, me
         runs.append(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fasten.training, "train", stop)
+    monkeypatch.setattr(fasten.runs.training, "train", stop)
     monkeypatch.setattr(fasten.estimator, "fit_task", stop)
     x, _, given, verified = make_data(60_000)
     np.savez(tmp_path / "rows.npz", x=x, labels=given, verified=verified)

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from builders import CPU32, make_tiny_task
-from fasten.building import build_method, make_loader
 from fasten.contract import Recipe
 from fasten.data.arrays import rows_from_arrays
 from fasten.engine import predictions
 from fasten.evaluate import Watch, evaluate
 from fasten.own import make_own_task
 from fasten.records import Run
+from fasten.runs.building import build_method, make_loader
 from reference.metrics import ref_auroc, ref_chi_square, ref_counted_transition
 
 TASK = make_tiny_task()

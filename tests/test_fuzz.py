@@ -26,14 +26,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.fake_cifar import FakeCifar, write_release
-from fasten.checkpoint import Checkpoints
+from fasten.audit.stored import read_audit
 from fasten.cli import main
 from fasten.data.cifar import CIFAR100, LARGEST_MEMBER, read_cifar100
 from fasten.data.decoding import Decoding, decode_images
 from fasten.own import Own, read_rows
 from fasten.records import epochs_so_far, read_record
 from fasten.report import read_gallery, render
-from fasten.stored_audit import read_audit
+from fasten.runs.checkpoint import Checkpoints
 from own_data import make_blobs
 
 some = settings(

@@ -24,18 +24,20 @@ ORDER = [
     "data.targets",
     *("ranges", "contract", "augment", "strong_augment", "fused_augment", "loader", "stream"),
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
-    *("metrics", "audit", "calibration", "corrections", "dependence", "evidence", "findings"),
+    *("metrics", "audit", "audit.calibration", "audit.corrections", "audit.dependence", "audit.evidence"),
+    "audit.findings",
     *("machine", "capture", "averaging", "optimizers", "engine", "evaluate"),
-    *("own", "datasets", "options", "records", "folders", "experiments.spec"),  # the report shows what these values say
-    *("report.*", "report", "checkpoint", "gallery", "notes", "building", "beginnings", "divergence", "training"),
-    *("inference", "exporting"),
-    *("stored_audit", "repair", "pictures", "reviews", "estimator", "observing", "bench", "theory"),
-    *("workers", "cluster", "standings", "compare", "speed", "experiments.*", "experiments", "wanted", "reproduce"),
-    *("", "arguments", "console", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
+    *("own", "datasets", "options", "records", "runs", "runs.folders"),
+    "experiments.spec",  # the report shows what these values say
+    *("report.*", "report", "audit.gallery", "runs.*"),
+    *("audit.stored", "audit.repair", "audit.pictures", "audit.reviews", "estimator", "observing", "bench", "theory"),
+    *("grid", "grid.workers", "grid.cluster", "grid.standings", "grid.compare", "grid.speed"),
+    *("experiments.*", "experiments", "grid.wanted", "grid.reproduce"),
+    *("", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face
 ]
 
 # Help, and an answer to a mistyped command, do not wait for torch: what these need is imported in each command.
-COMMANDS = {"arguments", "console", "commands", "cli"}
+COMMANDS = {"commands", "cli"}
 
 # Imported where they are used, because they cost a second or are of use to few.
 LATE = {
@@ -50,7 +52,7 @@ LATE = {
 PICKLES = "data.pickles"
 FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
-PRINTING = {"console", "commands", "cli"}
+PRINTING = {"commands", "cli"}
 IN_STEPS = {"item", "cpu", "numpy", "tolist", "print"}  # what makes the host wait for the device
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from builders import CPU32, make_tiny_task
-from fasten.building import build_method, make_loader
 from fasten.contract import Recipe
 from fasten.evaluate import evaluate
 from fasten.npy import read_npy, write_npy
 from fasten.records import Run
+from fasten.runs.building import build_method, make_loader
 
 
 def test_the_file_is_that_of_numpy(tmp_path):

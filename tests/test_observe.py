@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 from command_line import refuse
 from fasten import observe
-from fasten.building import make_loader
+from fasten.audit.stored import read_audit
 from fasten.cli import app, main
 from fasten.engine import predict
-from fasten.inference import load_method
 from fasten.machine import choose_machine
 from fasten.own import Own, auto_recipe, make_own_task, read_rows
 from fasten.records import Run, read_record
-from fasten.stored_audit import read_audit
-from fasten.training import Settings, train
+from fasten.runs.building import make_loader
+from fasten.runs.inference import load_method
+from fasten.runs.training import Settings, train
 
 PAGE = Path(__file__).parent.parent / "docs" / "my-loop.md"
 ROWS, CLASSES = 60, 3

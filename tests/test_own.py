@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from builders import make_tiny_task
-from fasten.building import build_method
 from fasten.contract import Recipe
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.splits import own_split
 from fasten.data.task import Known
 from fasten.own import Own, auto_recipe, is_path, make_own_task, make_test_task, read_rows
 from fasten.records import Run
+from fasten.runs.building import build_method
 from own_data import make_blobs, write_digits, write_table
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-import fasten.console as console
+import fasten.commands.console as console
 import fasten.datasets as datasets
-import fasten.training as training
+import fasten.runs.training as training
 from command_line import answer, refuse, tree
 from fasten.cli import main
 from fasten.records import read_record

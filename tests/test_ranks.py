@@ -19,14 +19,14 @@ from safetensors import safe_open
 
 from builders import make_tiny_task
 from fasten import loader, machine, ranks
-from fasten.building import build_method
-from fasten.checkpoint import Checkpoints
 from fasten.cli import main
 from fasten.contract import Examples, Recipe
 from fasten.loader import Picks
 from fasten.ops.remember import remember
 from fasten.records import Run
-from fasten.training import MEETING
+from fasten.runs.building import build_method
+from fasten.runs.checkpoint import Checkpoints
+from fasten.runs.training import MEETING
 from rank_cases import EXACT, LOCAL, make_fit
 
 HERE = Path(__file__).parent

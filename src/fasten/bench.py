@@ -11,7 +11,6 @@ from itertools import cycle
 
 import torch
 
-from fasten.building import make_fit, make_loader
 from fasten.contract import Stage
 from fasten.data.synthetic import make_blobs
 from fasten.data.task import Task
@@ -21,6 +20,7 @@ from fasten.loader import Loader
 from fasten.machine import Kernels, Machine
 from fasten.options import apply_settings, find_method, option_types, parse
 from fasten.records import Run
+from fasten.runs.building import make_fit, make_loader
 from fasten.suggest import nearest
 
 BASELINE = "naive-oversampling"  # plain cross-entropy on the very images that FasTEN's update takes

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fasten.arguments import Command
 from fasten.commands import about, audit, finished, runs
+from fasten.commands.arguments import Command
 from fasten.commands.stopping import Stopped
 from fasten.constants import SETTINGS, VERSION
 from fasten.sentences import is_out_of_memory, sentence

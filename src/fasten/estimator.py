@@ -27,24 +27,24 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from fasten.beginnings import check_plan
-from fasten.building import build_method, fill_networks, make_fit, make_loader, weights_and_tables
-from fasten.checkpoint import read_tensors, write_tensors
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows
 from fasten.data.targets import known_texts, make_classes
 from fasten.data.task import Task
-from fasten.divergence import Diverged, check_finite
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
-from fasten.inference import blank_task, trainable
 from fasten.machine import Machine, choose_machine
-from fasten.notes import coverage_notes, length_notes
 from fasten.options import apply_settings, find_method, rate_of
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
+from fasten.runs.beginnings import check_plan
+from fasten.runs.building import build_method, fill_networks, make_fit, make_loader, weights_and_tables
+from fasten.runs.checkpoint import read_tensors, write_tensors
+from fasten.runs.divergence import Diverged, check_finite
+from fasten.runs.inference import blank_task, trainable
+from fasten.runs.notes import coverage_notes, length_notes
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them

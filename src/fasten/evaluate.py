@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fasten import metrics
+from fasten.audit.findings import Findings, find
 from fasten.data.task import Known, Task
 from fasten.engine import Row, predict, predictions
-from fasten.findings import Findings, find
 from fasten.loader import Loader
 from fasten.nets import TwoHead
 from fasten.npy import read_npy, write_npy

@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fasten.corrections import check_precision
+from fasten.audit.corrections import check_precision
+from fasten.audit.findings import find
+from fasten.audit.gallery import thumbnail
+from fasten.audit.stored import audit_probabilities, make_known
 from fasten.data.labels import Picked
 from fasten.data.task import Known, Labels
-from fasten.findings import find
-from fasten.gallery import thumbnail
 from fasten.sentences import some
-from fasten.stored_audit import audit_probabilities, make_known
 
 SHOWN = 5  # rows in a sentence
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fasten.audit.corrections import check_precision
+from fasten.audit.evidence import hold_back
 from fasten.contract import Recipe
-from fasten.corrections import check_precision
 from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder
@@ -25,7 +26,6 @@ from fasten.data.splits import Split, own_split
 from fasten.data.table import TABLES, read_table
 from fasten.data.task import Known, Labels, Task
 from fasten.data.verdicts import read_verdicts
-from fasten.evidence import hold_back
 from fasten.seeds import numpy_stream
 
 # What the command line calls the fields of `Own`.

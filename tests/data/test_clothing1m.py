@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 from builders import CPU32, make_tiny_task
 from data.fake_clothing1m import NAMES, FakeClothing, image_bytes, make_tree, write_lines
-from fasten.building import build_method, make_loader, plan_of
 from fasten.cli import main
 from fasten.contract import Draw
 from fasten.data import clothing1m
@@ -29,6 +28,7 @@ from fasten.datasets import DATASETS, Place, load_task, make_task
 from fasten.evaluate import Watch
 from fasten.nets import build_backbone
 from fasten.records import Run
+from fasten.runs.building import build_method, make_loader, plan_of
 from fasten.stream import StreamLoader
 
 PARTS = ("noisy_train_key_list.txt", "clean_train_key_list.txt", "clean_val_key_list.txt", "clean_test_key_list.txt")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from example_record import example_record
-from fasten.building import build_method, plan_of
 from fasten.data.noise import corrupt, parse_noise
 from fasten.datasets import check_noise, load_task
 from fasten.experiments import EXPERIMENTS, MINIATURE, PAPER
@@ -29,6 +28,7 @@ from fasten.experiments.spec import Cell, Measure, key, status
 from fasten.experiments.t_diagonal import estimates, labels_in_use
 from fasten.methods import METHODS
 from fasten.records import Run
+from fasten.runs.building import build_method, plan_of
 
 PACKAGED = Path(__file__).parents[2] / "src" / "fasten" / "experiments" / "paper.json"
 ORIGINAL = Path(__file__).parents[3] / "shared" / "paper-tables.json"  # not part of the repository

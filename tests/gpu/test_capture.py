@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from builders import make_tiny_task
-from fasten.building import build_method, plan_of
 from fasten.cli import main
 from fasten.contract import Recipe
 from fasten.engine import Fit
@@ -21,6 +20,7 @@ from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.methods import METHODS
 from fasten.records import Run, read_record
+from fasten.runs.building import build_method, plan_of
 from fasten.stream import StreamLoader
 
 pytestmark = [

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
-from fasten.building import build_method
 from fasten.contract import Batch, Examples, Recipe
 from fasten.methods.causalnl import CausalNL
 from fasten.records import Run
+from fasten.runs.building import build_method
 from reference import causalnl as reference
 from reference.transition import softmax
 

@@ -10,13 +10,13 @@ import torch
 
 from authors import SmallNet, examples
 from builders import CPU32, CPU64, make_tiny_task
-from fasten.building import build_method
 from fasten.contract import Batch, Recipe
 from fasten.engine import Fit
 from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.methods.deep_knn import DeepKNN
 from fasten.records import Run
+from fasten.runs.building import build_method
 from reference.neighbours import ref_keep, ref_mean_loss
 
 N, NOISY, CLEAN = 4, 50, 10

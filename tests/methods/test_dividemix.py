@@ -11,7 +11,6 @@ import torch
 
 from authors import Served, SmallNet, assert_state, draw_checked, draw_weights, load_weights, numbers_of, updates
 from builders import CPU64, make_tiny_task
-from fasten.building import build_method, plan_of
 from fasten.contract import Batch, Examples, Recipe
 from fasten.engine import Fit, Update
 from fasten.evaluate import Watch
@@ -19,6 +18,7 @@ from fasten.loader import Loader
 from fasten.methods.dividemix import DivideMix
 from fasten.ops.mixture import lower_group
 from fasten.records import Run
+from fasten.runs.building import build_method, plan_of
 from reference.transition import softmax
 
 AUTHORS = numbers_of("dividemix")

@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from builders import CPU64, make_tiny_task
-from fasten.building import build_method, plan_of
 from fasten.contract import Recipe
 from fasten.engine import Fit, predict
 from fasten.estimator import FasTENClassifier
@@ -25,8 +24,9 @@ from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.methods import METHODS
 from fasten.nets import OneHead, TwoHead, build_backbone, foreign, needs_plain_layout
-from fasten.notes import start_notes
 from fasten.records import Run
+from fasten.runs.building import build_method, plan_of
+from fasten.runs.notes import start_notes
 
 SHAPE = (3, 8, 8)
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fasten.arguments import Device, Json, name, number, text
+from fasten.commands.arguments import Device, Json, name, number, text
 
 
 def methods(as_json: Json = False) -> None:
@@ -16,7 +16,7 @@ def methods(as_json: Json = False) -> None:
     Example:
       fasten methods --json
     """
-    from fasten import console
+    from fasten.commands import console
     from fasten.contract import Recipe
     from fasten.methods import METHODS
 
@@ -44,7 +44,7 @@ def datasets(as_json: Json = False) -> None:
     Example:
       fasten datasets
     """
-    from fasten import console
+    from fasten.commands import console
     from fasten.datasets import DATASETS
 
     rows = []
@@ -82,11 +82,11 @@ def bench(
       fasten bench --methods all --device cuda --kernels compiled
       fasten bench --methods mw-net --set route=graph
     """
-    from fasten import console
     from fasten.bench import bench as time_methods
     from fasten.bench import image_task, run_ratios, with_kernels
-    from fasten.compare import read_methods
+    from fasten.commands import console
     from fasten.contract import Recipe
+    from fasten.grid.compare import read_methods
     from fasten.machine import choose_machine
     from fasten.records import Run
 

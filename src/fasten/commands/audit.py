@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fasten.arguments import Folder, Json, MinPrecision, number, place, text
+from fasten.commands.arguments import Folder, Json, MinPrecision, number, place, text
 from fasten.sentences import some
 from fasten.suggest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fasten.repair import Copied
-    from fasten.stored_audit import Audit
+    from fasten.audit.repair import Copied
+    from fasten.audit.stored import Audit
 
 EXPORTS = ("labelstudio", "csv", "parquet", "folder")
 SHOWN = 10  # rows, unless --top says otherwise
@@ -64,8 +64,8 @@ def audit(
       fasten audit runs/photos --import review.csv --out verified.csv
       fasten train photos --verified verified.csv --out runs/photos-2
     """
-    from fasten.pictures import stored_pictures
-    from fasten.stored_audit import choose_threshold, read_audit
+    from fasten.audit.pictures import stored_pictures
+    from fasten.audit.stored import choose_threshold, read_audit
 
     _check(top, verify, export, reviews, out, url)
     found = read_audit(dir)
@@ -100,7 +100,7 @@ def _check(
 
 
 def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
-    from fasten.reviews import merge_verdicts, read_review, write_verified
+    from fasten.audit.reviews import merge_verdicts, read_review, write_verified
 
     verdicts = [verdict for path in reviews for verdict in read_review(path, found)]
     merged = merge_verdicts(found, verdicts)
@@ -122,8 +122,8 @@ def _export(
     data: str | None,
     url: str | None,
 ) -> dict[str, Any]:
-    from fasten.repair import find_originals, write_folder, write_table
-    from fasten.reviews import issue_rows, next_rows
+    from fasten.audit.repair import find_originals, write_folder, write_table
+    from fasten.audit.reviews import issue_rows, next_rows
 
     if export == "labelstudio":
         rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
@@ -141,7 +141,7 @@ def _export(
 
 
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
-    from fasten.reviews import write_review
+    from fasten.audit.reviews import write_review
 
     said = f"{some(len(rows), 'row')} to verify; write the right label of each into the column verdict"
     if out is None:
@@ -153,8 +153,8 @@ def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
 
 
 def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None, url: str | None) -> dict[str, Any]:
-    from fasten.repair import find_originals
-    from fasten.reviews import feature_texts, image_addresses, tasks, write_tasks
+    from fasten.audit.repair import find_originals
+    from fasten.audit.reviews import feature_texts, image_addresses, tasks, write_tasks
 
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out} must end in .json for --export labelstudio")
@@ -194,7 +194,7 @@ def _refuse_existing(out: Path) -> None:
 
 
 def _say(done: dict[str, Any], as_json: bool) -> None:
-    from fasten import console
+    from fasten.commands import console
 
     said = done.pop("said")
     if as_json:
@@ -206,9 +206,9 @@ def _say(done: dict[str, Any], as_json: bool) -> None:
 
 
 def _show(found: Audit, top: int, as_json: bool) -> None:
-    from fasten import console
-    from fasten.gallery import is_verified
-    from fasten.stored_audit import summarise
+    from fasten.audit.gallery import is_verified
+    from fasten.audit.stored import summarise
+    from fasten.commands import console
 
     summary, rows = summarise(found), found.table[~is_verified(found.table)].head(top)
     shown = [{key: _plain(row[key]) for key in COLUMNS} for row in rows.to_dict("records")]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fasten.arguments import Data, Device, Download, Folder, Json, Labels, MaxBad, OwnRoot, place, switch, text
+from fasten.commands.arguments import Data, Device, Download, Folder, Json, Labels, MaxBad, OwnRoot, place, switch, text
 from fasten.constants import MAX_BAD
 from fasten.sentences import some
 
@@ -37,9 +37,9 @@ def evaluate(
       fasten evaluate runs/digits digits
       fasten evaluate runs/photos checked-photos/
     """
-    from fasten import console
-    from fasten.inference import evaluate_run, load_test_task, read_finished
+    from fasten.commands import console
     from fasten.machine import choose_machine
+    from fasten.runs.inference import evaluate_run, load_test_task, read_finished
 
     _check_data(data)
     machine = choose_machine(device)
@@ -79,9 +79,9 @@ def predict(
       fasten predict runs/photos new-photos/ --out predictions.csv
       fasten predict runs/items items.csv --probabilities --out items-p.csv
     """
-    from fasten import console
-    from fasten.inference import check_predictions, load_new_task, predict_run, read_finished
+    from fasten.commands import console
     from fasten.machine import choose_machine
+    from fasten.runs.inference import check_predictions, load_new_task, predict_run, read_finished
 
     _check_data(data)
     _check_file(out, ".csv")
@@ -120,8 +120,8 @@ def export(
       fasten export runs/digits --out digits.onnx
       fasten export runs/digits --format torch --data digits --out digits.pt2
     """
-    from fasten.exporting import export_run, first_examples
-    from fasten.inference import load_new_task, read_finished
+    from fasten.runs.exporting import export_run, first_examples
+    from fasten.runs.inference import load_new_task, read_finished
 
     _check_file(out)
     examples = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasten.arguments import (
+from fasten.commands.arguments import (
     CheckpointEvery,
     Clean,
     CleanFolder,
@@ -49,7 +49,7 @@ from fasten.constants import COMPARED, MAX_BAD
 from fasten.sentences import typed
 
 if TYPE_CHECKING:
-    from fasten.console import Display
+    from fasten.commands.console import Display
     from fasten.records import Record
 
 OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
@@ -113,12 +113,12 @@ def train(
     """
     from fasten import ranks
     from fasten.datasets import Place, check_noise, is_own, prepare_data
-    from fasten.folders import check_folder
     from fasten.machine import choose_machine
     from fasten.options import apply_settings
     from fasten.own import check_beside
     from fasten.records import Run
-    from fasten.training import Settings, train
+    from fasten.runs.folders import check_folder
+    from fasten.runs.training import Settings, train
 
     check_noise(data, noise)
     if not ranks.restarted():
@@ -176,7 +176,7 @@ def resume(
       fasten resume runs/digits
     """
     from fasten.datasets import Place
-    from fasten.training import Settings, resume
+    from fasten.runs.training import Settings, resume
 
     place = None if root is None else Place(root)
     with resumable(dir / "record.json", _resume(dir)), _display(as_json) as display:
@@ -196,13 +196,15 @@ def _resume(out: Path) -> str:
 
 
 def _display(as_json: bool) -> Display:
-    from fasten import console, ranks
+    from fasten import ranks
+    from fasten.commands import console
 
     return console.Display(quiet=as_json or ranks.rank() > 0)
 
 
 def _finish(record: Record, out: Path, as_json: bool) -> None:
-    from fasten import console, ranks
+    from fasten import ranks
+    from fasten.commands import console
 
     if ranks.rank() > 0:
         return
@@ -249,12 +251,12 @@ def compare(
       fasten compare items.csv --methods fasten,cross-entropy --out runs/items
       fasten compare cifar10 --ray auto --gpus-per-run 0.33 --out runs/grid
     """
-    from fasten import console
-    from fasten.cluster import read_cluster
-    from fasten.compare import Request, compare, prepare
+    from fasten.commands import console
     from fasten.datasets import Place, is_own
+    from fasten.grid.cluster import read_cluster
+    from fasten.grid.compare import Request, compare, prepare
     from fasten.own import check_beside
-    from fasten.training import Settings
+    from fasten.runs.training import Settings
 
     cluster = read_cluster(ray, gpus_per_run)
     if is_own(data):
@@ -317,13 +319,13 @@ def reproduce(
       fasten reproduce all --setting miniature --seeds 1
       fasten reproduce all --ray auto --gpus-per-run 0.33
     """
-    from fasten import console
-    from fasten.cluster import read_cluster
-    from fasten.compare import read_seeds
+    from fasten.commands import console
     from fasten.datasets import Place
-    from fasten.reproduce import How, reproduce
-    from fasten.training import Settings
-    from fasten.wanted import SUMMARY, Wish, estimate, experiments_of, list_all, make_plan
+    from fasten.grid.cluster import read_cluster
+    from fasten.grid.compare import read_seeds
+    from fasten.grid.reproduce import How, reproduce
+    from fasten.grid.wanted import SUMMARY, Wish, estimate, experiments_of, list_all, make_plan
+    from fasten.runs.training import Settings
 
     wish = Wish(names or (), setting, seeds, only or (), records or None)
     if list_names:

@@ -1,0 +1,270 @@
+"""Tables and figures of the paper from runs: what is wanted, what is recorded, the rest is run, all is written.
+
+A run is what `train` makes of it, in a folder of its own. What lies in the folders is what is known: the same command
+goes on where it stopped, and tables that share a run share its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fasten.datasets import Place, find_dataset
+from fasten.experiments.spec import Experiment, key
+from fasten.files import alone_in, sweep, write_text
+from fasten.grid.cluster import Cluster, room_on_ray
+from fasten.grid.speed import Speed, measured
+from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
+from fasten.grid.workers import Job, Watch, Work, read_devices, room_here, sweep_logs
+from fasten.records import Record, Run, epochs_so_far, read_record
+from fasten.report import paper
+from fasten.report.outcomes import Line
+from fasten.report.paper import Outcome, Result
+from fasten.runs.beginnings import record_in
+from fasten.runs.training import Settings
+from fasten.sentences import sentence
+
+LOGS = "logs"  # of runs side by side that failed
+WRITERS: dict[str, Callable[[Outcome], str]] = {
+    "txt": paper.text_table,
+    "md": paper.markdown,
+    "csv": paper.csv_text,
+    "tex": paper.latex,
+}
+
+
+@dataclass(frozen=True)
+class How:
+    """Where the data are, on what to run, and how many runs at a time."""
+
+    place: Place
+    device: str = "auto"
+    jobs: int | None = None
+    ray: Cluster | None = None  # in place of this machine
+
+    def room(self, runs: int, settings: Settings, out: Path, watch: Watch) -> AbstractContextManager[Work]:
+        """For so many runs."""
+        if self.ray is not None:
+            return room_on_ray(self.ray, self.device, out, settings.say)
+        return room_here(self.device, self.jobs, runs, settings, out / LOGS, watch)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that has just ended, for whoever watches."""
+
+    run: Run
+    result: Mapping[str, Any] | None
+    error: str | None
+    number: int
+    total: int
+    seconds_left: float | None  # None: nothing was done yet to tell it by
+
+
+Going = Callable[[int, float], None]  # so many runs side by side, so much of all is done
+
+
+def bench_of(out: Path) -> dict[str, Any]:
+    """The user's own measurement, if it lies in the folder, else the one that comes with the package."""
+    if not (out / BENCH).exists():
+        return measured().bench()
+    try:
+        found = json.loads((out / BENCH).read_text(encoding="utf-8"))
+        ratios = {name: float(ratio) for name, ratio in found["run_ratios"].items()}
+        if not all(0 < ratio < math.inf for ratio in ratios.values()):
+            raise ValueError("a ratio of times is a positive number")
+        return {"device": str(found["device"]), "run_ratios": ratios}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove it or make it anew") from None
+
+
+class Pace:
+    """How far runs have come, and how long the rest takes: by measured speed, corrected by how fast they go."""
+
+    def __init__(self, jobs: Sequence[Job], speed: Speed) -> None:
+        self.work = [speed.of(job.run) or float(job.run.recipe.epochs) for job in jobs]
+        self.jobs, self.ended = jobs, set[Path]()
+        self.began, self.before = time.monotonic(), self._done()
+
+    def share(self) -> float:
+        """Of all there was to do; what runs had done before counts as done."""
+        return self._done() / sum(self.work)
+
+    def seconds_left(self) -> float | None:
+        """None as long as runs have only come to where they were: they begin at a checkpoint, behind their logs."""
+        done = self._done()
+        if done <= self.before:
+            return None
+        return (sum(self.work) - done) * (time.monotonic() - self.began) / (done - self.before)
+
+    def _done(self) -> float:
+        return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
+
+    def _of(self, job: Job) -> float:
+        """By the epochs in its log: several runs go on at a time. One that cannot be read stops none of them."""
+        if job.folder in self.ended:
+            return 1.0
+        try:
+            return min(1.0, len(epochs_so_far(job.folder)) / job.run.recipe.epochs)
+        except OSError:
+            return 0.0
+
+
+def reproduce(
+    plan: Plan,
+    out: Path,
+    how: How,
+    settings: Settings,
+    begin: Callable[[Plan], None] = lambda plan: None,
+    made: Callable[[Made], None] = lambda run: None,
+    going: Going = lambda running, share: None,
+) -> tuple[Summary, list[Outcome]]:
+    """Carry out the runs that are missing or unfinished, then write every table and figure."""
+    bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
+    todo = [run for run in plan.missing if key(run) not in errors]
+    if not todo and len(plan.missing) == len(plan.runs) > 0:  # neither a run to make nor one that is recorded
+        raise ValueError(next(iter(errors.values())))
+    if todo and how.ray is None:
+        read_devices(how.device)  # a wrong one is refused before anything is written
+    begin(plan)
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        sweep(out)
+        sweep_logs(out / LOGS, [_folder(w.run, out) for w in plan.runs if key(w.run) not in errors])
+        _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
+        try:
+            _carry_out(todo, out, how, settings, errors, made, going)
+        finally:
+            outcomes = _outcomes(plan, out, bench)
+            summary = _write_summary(plan, out, outcomes, errors, bench)
+        for outcome in outcomes:
+            write_outcome(outcome, out)
+    return summary, outcomes
+
+
+def _not_to_begin(runs: Sequence[Run], place: Place) -> dict[str, str]:
+    """Runs, by key, whose data or weights cannot be read, and why."""
+    needs = [(run.dataset, run.recipe.weights) for run in runs]
+    faults = {need: _fault(*need, place) for need in dict.fromkeys(needs)}
+    return {key(run): fault for run, need in zip(runs, needs, strict=True) if (fault := faults[need]) is not None}
+
+
+def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
+    if weights is not None and not (place.root / weights).is_file():
+        return (
+            f"the weights {place.root / weights} are not there; put them there (docs/clothing1m.md has the lines that "
+            "make such a file), or say with --root where they and the data lie"
+        )
+    try:
+        find_dataset(dataset).read(place)
+    except (ValueError, OSError) as error:
+        return sentence(error)
+    return None
+
+
+def _folder(run: Run, out: Path) -> Path:
+    return out / "runs" / key(run)
+
+
+def _job(run: Run, out: Path, root: Path) -> Job:
+    """The weights that it starts from lie beside the data, wherever a worker stands."""
+    folder, weights = _folder(run, out), run.recipe.weights
+    if weights is not None:
+        run = replace(run, recipe=replace(run.recipe, weights=os.fspath((root / weights).absolute())))
+    return Job(run, folder, root)
+
+
+def _carry_out(
+    todo: Sequence[Run],
+    out: Path,
+    how: How,
+    settings: Settings,
+    errors: dict[str, str],
+    made: Callable[[Made], None],
+    going: Going,
+) -> None:
+    if not todo:
+        return
+    jobs = [_job(run, out, how.place.root) for run in todo]
+    pace = Pace(jobs, measured())
+
+    def done(job: Job, error: str | None) -> None:
+        if error is not None:
+            errors[key(job.run)] = error
+        result = None if error is not None else read_record(job.folder)["result"]
+        pace.ended.add(job.folder)
+        made(Made(job.run, result, error, len(pace.ended), len(todo), pace.seconds_left()))
+
+    with how.room(len(todo), settings, out, lambda running: going(running, pace.share())) as work:
+        work(jobs, done)
+
+
+def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:
+    return [
+        paper.outcome_of(experiment, _records(experiment, plan, out), running, bench["run_ratios"])
+        for experiment in plan.experiments
+    ]
+
+
+def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
+    """Of the finished runs of an experiment."""
+    mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if experiment.name in wanted.experiments]
+    found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
+    return [record for record in found if record is not None]
+
+
+def _write_summary(
+    plan: Plan, out: Path, outcomes: Sequence[Outcome], errors: Mapping[str, str], bench: Mapping[str, Any]
+) -> Summary:
+    """All numbers and statuses; what was made before, of other names, stays."""
+    before = read_summary(out) or {"experiments": {}}
+    values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
+    failed = [{"key": name, "error": error} for name, error in errors.items()]
+    kept = before["experiments"]
+    now = {o.experiment.name: _numbers(o) for o in outcomes}
+    for name, numbers in now.items():
+        numbers["seeds"] = sorted({*plan.seeds, *(kept[name]["seeds"] if name in kept else ())})
+    summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
+    write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    return summary | {"experiments": now}
+
+
+def _numbers(outcome: Outcome) -> Summary:
+    about = {"title": outcome.experiment.title, "kind": outcome.experiment.kind}
+    return about | {"cells": list(map(_cell, outcome.results)), "curves": list(map(_curve, outcome.lines))}
+
+
+def _cell(result: Result) -> Summary:
+    cell, names = result.cell, ("panel", "row", "column", "x", "paper", "source")
+    return {name: getattr(cell, name) for name in names} | {
+        "paper_ci95": cell.ci95,
+        "measure": cell.measure.name,
+        "n": len(result.values),
+        "mean": result.mean,
+        "ci95": result.ci95,
+        "values": result.values,
+        "status": result.status,
+        "run": key(cell.run) if cell.run else None,  # of seed 0
+        "rivals": [key(run) for run in cell.rivals],  # of a search, in which the best of a seed's runs counts
+    }
+
+
+def _curve(line: Line) -> Summary:
+    curve = line.curve
+    return {"panel": curve.panel, "row": curve.row, "n": line.seeds, "points": line.points, "paper": curve.paper}
+
+
+def write_outcome(outcome: Outcome, out: Path) -> None:
+    """The table in every form; a figure drawn as well."""
+    name = outcome.experiment.name
+    for suffix, make in WRITERS.items():
+        write_text(out / f"{name}.{suffix}", make(outcome))
+    if outcome.experiment.kind == "figure":
+        paper.draw(outcome, out / name)

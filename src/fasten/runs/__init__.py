@@ -1,0 +1,1 @@
+"""One run from beginning to end: its folder, its record, its checkpoints."""

@@ -1,0 +1,277 @@
+"""A trained run, loaded from its folder to predict again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load as read_safetensors
+from torch import Tensor, nn
+
+from fasten import engine, metrics
+from fasten.audit import table_csv
+from fasten.cells import escaped
+from fasten.data.images import in_words
+from fasten.data.rows import Rows
+from fasten.data.splits import Split
+from fasten.data.task import Labels, Task
+from fasten.datasets import Place, find_dataset, is_own, load_task
+from fasten.files import replaced
+from fasten.machine import Machine
+from fasten.own import Own, as_given, make_test_task, read_rows
+from fasten.records import Record, Run
+from fasten.runs.beginnings import check_trained
+from fasten.runs.building import build_method, fill_networks, make_loader
+from fasten.runs.folders import finished_record
+from fasten.sentences import are, some
+
+CHUNK = 1000  # rows at a time
+
+
+def read_finished(folder: Path) -> Record:
+    """The record of a run that trained, to its end."""
+    record = finished_record(folder)
+    check_trained(folder, record)
+    return record
+
+
+def load_test_task(
+    record: Record,
+    data: str,
+    root: Path | None = None,
+    labels: str | None = None,
+    download: bool = False,
+    max_bad: int = Own.max_bad,
+) -> Task:
+    """Data on which to test a run: all that it takes of a task is the test rows, which all have a label.
+
+    Of a known data set they are split by the run's seed: of the run's own data, they are those that it held back. The
+    files are looked for where the run found them, unless `root` says otherwise. Of a user's data they are the rows of
+    the test split, if there are any, else all that have a label.
+    """
+    if is_own(data):
+        return _labelled_task(read_new_rows(record, data, max_bad), record, _is_same(data, record["run"]["dataset"]))
+    how = (record["environment"].get("how") or {}) if data == record["run"].get("dataset") else {}
+    found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
+    place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
+    run = Run.from_json(record["run"])
+    return load_task(data, "none", run.seed, place, run.clean)  # the noise does not touch test rows
+
+
+def load_new_task(record: Record, data: str, max_bad: int = Own.max_bad, root: Path | None = None) -> Task:
+    """Data to predict, all of a user's rows or the test rows of a known data set: they are the test rows of a task."""
+    if not is_own(data):
+        return load_test_task(record, data, root)
+    rows = read_new_rows(record, data, max_bad, labelled=False)
+    return make_test_task(replace(rows, split=(None,) * len(rows)), examples_of(record))
+
+
+def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad, *, labelled: bool = True) -> Rows:
+    """A user's own data, with the classes, the size and the features that the run knows.
+
+    Where they are those that the run was trained on, they are read as they were then.
+    """
+    run, about = Run.from_json(record["run"]), examples_of(record)
+    own = Own.from_json(run.own) if _is_same(data, run.dataset) else Own()
+    features = about.get("feature_names") or None
+    return read_rows(
+        data,
+        replace(own, max_bad=max_bad),
+        about["class_names"],
+        labelled=labelled,
+        shape=about["shape"],
+        feature_names=features,
+    )
+
+
+def _is_same(path: str, other: str) -> bool:
+    """Whether two paths lead to the same place, however they are written."""
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def examples_of(record: Record) -> Mapping[str, Any]:
+    """What a run's examples are like, its record's `data`: their classes, shape, mean and deviation, among others."""
+    data: dict[str, Any] = record["data"]
+    if "shape" in data:
+        fitting = (1, data["shape"][0]) if data["shape"] else ()
+        if not all(len(data.get(key, ())) in fitting for key in ("mean", "std")):
+            raise ValueError("the record of this run is damaged: its mean or std does not fit its shape; run it again")
+        return data
+    name = record["run"]["dataset"]
+    dataset = find_dataset(name)
+    if not dataset.shape or "class_names" not in data:
+        raise ValueError(f"the record of this run on {name} does not say what its examples are like; run it again")
+    return {**data, "shape": dataset.shape, "mean": dataset.mean, "std": dataset.std}
+
+
+def blank_task(record: Record) -> Task:
+    """A task of the run's examples without any of them."""
+    about, none = examples_of(record), np.empty(0, np.int64)
+    shape = tuple(about["shape"])
+    x = np.empty((0, *shape[1:], shape[0]), np.uint8) if len(shape) == 3 else np.empty((0, *shape), np.float32)
+    names, mean, std = (tuple(about[key]) for key in ("class_names", "mean", "std"))
+    split = Split(none, none, none, none)
+    return Task("the run's data", x, split, none, none, none, none, names, mean=mean, std=std)
+
+
+def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
+    task = make_test_task(rows, examples_of(record))
+    kept = task.split.test[rows.judged_codes()[task.split.test] >= 0]
+    if not len(kept):
+        raise ValueError(f"{rows.name} has no row with a label that the model knows; `fasten predict` needs none")
+    notes = list(rows.notes)
+    if len(kept) < len(task.split.test):
+        lost = len(task.split.test) - len(kept)
+        notes.append(f"{some(lost, 'row')} without a label that the model knows {are(lost)} left out")
+    if seen and not len(rows.rows_of("test")):
+        notes.append("the run was trained on these rows: the accuracy is not that on new ones")
+    if note := as_given(rows, kept, "rows"):
+        notes.append(note)
+    split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
+    return replace(task, split=split, test=labels, notes=tuple(notes))
+
+
+def load_method(folder: Path, task: Task) -> nn.Module:
+    """The method of a finished run with the weights of its selected epoch."""
+    record = read_finished(folder)
+    _check_examples(folder, record["data"], task)
+    run = Run.from_json(record["run"])
+    method = build_method(replace(run, recipe=replace(run.recipe, weights=None)), trainable(task))
+    path = folder / "model.safetensors"
+    weights = _read_weights(path, record["result"].get("model_sha256"))
+    try:
+        fits = fill_networks(method, weights)
+    except RuntimeError:
+        raise ValueError(
+            f"{folder} was trained on {run.dataset}; it does not take {task.name}, of {in_words(task.shape)}"
+        ) from None
+    if not fits:
+        raise ValueError(f"{path} does not hold the weights of {run.method}; run it again in another folder")
+    return method
+
+
+def trainable(task: Task) -> Task:
+    """The same examples with a noisy and a clean row, without which no method can be made."""
+    none, first, second = (np.array(rows, np.int64) for rows in ([], [0], [1]))
+    labels: Any = {"given": first, "clean": first, "valid": none, "test": none, "truth": None}
+    return replace(task, split=Split(first, second, none, none), transition=np.eye(task.num_classes), **labels)
+
+
+def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
+    if data["num_classes"] != task.num_classes:
+        raise ValueError(
+            f"{folder} was trained on {data['num_classes']} classes and {task.name} has {task.num_classes}; give data "
+            "of the same classes"
+        )
+    for ours, theirs in zip(data.get("class_names", ()), task.class_names, strict=False):
+        if ours != theirs:
+            raise ValueError(
+                f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of the same classes"
+            )
+    if "shape" in data and tuple(data["shape"]) != task.shape:
+        raise ValueError(
+            f"{folder} was trained on examples of {in_words(data['shape'])}; it does not take {task.name}, of "
+            f"{in_words(task.shape)}"
+        )
+
+
+def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; run it again in another folder") from None
+    try:
+        weights = read_safetensors(data)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise ValueError(f"{path} is damaged (its checksum is not the record's); run it again in another folder")
+    return weights
+
+
+def predictions(folder: Path, task: Task, machine: Machine) -> Iterator[NDArray[np.float32]]:
+    """Class probabilities (rows, N) of a task's test rows by a run's classifier, in order, some rows at a time."""
+    method = machine.place(load_method(folder, task))
+    for probs in engine.predictions(method, make_loader(task, machine, seed=0), "test", chunk=CHUNK):
+        yield probs.float().cpu().numpy()
+
+
+def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
+    """Accuracy and NLL of a run's classifier on a task's test rows, and what it makes of each class."""
+    assert len(task.test), "what loads a task to test on sees to it"
+    counts, nll, done = np.zeros((task.num_classes, task.num_classes), np.int64), 0.0, 0
+    for probs in predictions(folder, task, machine):
+        labels = task.test[done : done + len(probs)]
+        counts += metrics.count_pairs(labels, probs.argmax(1), task.num_classes)
+        nll += len(probs) * (metrics.nll(probs.astype(np.float64), labels) or 0.0)
+        done += len(probs)
+    return {
+        "rows": done,
+        "test_accuracy": float(np.trace(counts) / done),
+        "test_nll": nll / done,
+        "classes": _class_scores(counts, task.class_names),
+        "notes": list(task.notes),
+    }
+
+
+def _class_scores(counts: Labels, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each class: its rows, the share of them that is predicted so, and the share of such predictions that is right.
+
+    `counts[i, j]` are the rows of class i that are predicted as j.
+    """
+    right, rows, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
+    return [
+        {
+            "class": name,
+            "rows": int(rows[place]),
+            "accuracy": float(right[place] / rows[place]) if rows[place] else None,
+            "predicted": int(predicted[place]),
+            "precision": float(right[place] / predicted[place]) if predicted[place] else None,
+        }
+        for place, name in enumerate(names)
+    ]
+
+
+def check_predictions(out: Path) -> None:
+    """Refuse to replace a file that holds anything but predictions."""
+    if not out.exists():
+        return
+    with open(out, "rb") as file:
+        if not file.readline().replace(b'"', b"").startswith(b"id,predicted,p"):
+            raise ValueError(f"{out} is already there, and holds no predictions; choose another --out")
+
+
+def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabilities: bool = False) -> dict[str, Any]:
+    """Write what a run's classifier makes of a task's test rows as a CSV file, whole or not at all.
+
+    Columns: `id`, `predicted`, `p` (the probability of that class), and of each class, where asked for, `p_NAME`.
+    """
+    ids, names = task.ids_of(task.split.test), task.class_names
+    count, confidence, done = np.zeros(len(names), np.int64), 0.0, 0
+    with replaced(out) as file:
+        for probs in predictions(folder, task, machine):
+            table = _predicted(ids[done : done + len(probs)], names, probs, probabilities)
+            file.write(table_csv(table, header=done == 0).encode("utf-8"))
+            count += np.bincount(probs.argmax(1), minlength=len(names))
+            confidence, done = confidence + float(probs.max(1).sum(dtype=np.float64)), done + len(probs)
+    predicted = dict(zip(names, count.tolist(), strict=True))
+    summary = {"out": os.fspath(out), "rows": done, "predicted": predicted, "mean_p": confidence / max(1, done)}
+    return summary | {"notes": list(task.notes)}
+
+
+def _predicted(
+    ids: Sequence[Any] | Labels, names: Sequence[str], probs: NDArray[np.float32], probabilities: bool
+) -> pd.DataFrame:
+    best = pd.Index([escaped(name) for name in names]).take(probs.argmax(1))
+    table = pd.DataFrame({"id": [escaped(name) for name in ids], "predicted": best, "p": probs.max(1)})
+    if not probabilities:
+        return table
+    return pd.concat([table, pd.DataFrame(probs, columns=[f"p_{name}" for name in names])], axis=1)
