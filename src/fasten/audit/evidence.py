@@ -24,6 +24,7 @@ from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_cdf, beta_quantile, proportion
 
 HOLD_EVERY = 3  # one row in three is held back
+FEW_ALONE = 20  # one row in so many may be the only one of its class and so not held back, which hardly biases the rest
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
@@ -158,8 +159,9 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     """A third of the randomly verified rows that carry a given label, class by class as well as can be.
 
     Classes come in a random order, rows of a class too, and every third row is taken: each has the same chance,
-    rare classes as well, and each class gives a third of its rows to within one. Only the single verified row of a
-    class stays: without it nothing would be known of the class in training.
+    rare classes as well, and each class gives a third of its rows to within one. The single verified row of a class
+    stays, since without it nothing would be known of the class in training; unless such rows are more than one in
+    twenty, as with hundreds of classes: what is held back would then say too little of rare classes.
 
     >>> held = hold_back(np.zeros(9, int), np.arange(9) // 3, np.arange(9) < 6, seed=0)
     >>> held.reshape(3, 3).sum(1).tolist()
@@ -167,7 +169,10 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     """
     rng = numpy_stream(seed, "hold back")
     count = np.bincount(verified + 1, minlength=1)  # of each class, behind that of the rows without a verdict
-    may = picked_random & (verified >= 0) & (given >= 0) & (count[verified + 1] > 1)
+    may = picked_random & (verified >= 0) & (given >= 0)
+    alone = may & (count[verified + 1] == 1)
+    if alone.sum() * FEW_ALONE <= may.sum():
+        may &= ~alone
     rows = rng.permutation(np.flatnonzero(may))
     place = rng.permutation(verified.max(initial=0) + 1)  # of each class
     in_order = rows[np.argsort(place[verified[rows]], kind="stable")]
