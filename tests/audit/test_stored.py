@@ -123,6 +123,24 @@ def test_a_precision_can_be_taken_back(tmp_path):
         assert (tmp_path / "after" / name).read_bytes() == (tmp_path / "before" / name).read_bytes()
 
 
+def test_a_change_that_was_cut_off_is_not_taken_for_the_audit_and_is_made_anew(tmp_path, monkeypatch):
+    for name, asked in (("cut off", 0.999), ("at once", None)):
+        make(tmp_path / name, min_precision=asked)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fasten.audit.stored.save_gallery", killed)
+        choose_threshold(read_audit(tmp_path / "cut off"), None)
+    with pytest.raises(ValueError, match=r"a change of the corrections in .* was cut off; .* --min-precision 0.9.* anew"):
+        read_audit(tmp_path / "cut off")
+    choose_threshold(read_audit(tmp_path / "cut off", made_anew=True), None)
+    assert read_audit(tmp_path / "cut off").table["is_issue"].any()
+    for name in ("labels.csv", "gallery.json", "report.html"):
+        assert (tmp_path / "cut off" / name).read_bytes() == (tmp_path / "at once" / name).read_bytes()
+
+
 def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):
     make(tmp_path / "run")
     expected = json.loads((tmp_path / "run/gallery.json").read_text())["expected_wrong"]

@@ -32,6 +32,7 @@ CHUNK = 65_536  # rows checked at a time
 TOLERANCE = 1e-3  # of the sum of a row of probabilities
 TOP_PAIRS = 10
 COLUMNS = ("row", "id", "given", "suggested", "p_wrong", "p_suggested", "is_issue", "corrected")
+CHANGING = "changing_corrections"  # in the record while labels.csv may have corrections that it does not tell of
 LABELS = ("given", "suggested", "corrected", "verified", "picked")  # few texts, many times
 
 
@@ -76,9 +77,12 @@ class Audit:
         return out
 
 
-def read_audit(folder: Path) -> Audit:
-    """What a finished run's folder holds of its audit."""
+def read_audit(folder: Path, made_anew: bool = False) -> Audit:
+    """What a finished run's folder holds of its audit; corrections of which half was written only to be `made_anew`."""
     record = finished_record(folder)
+    if record.get(CHANGING) and not made_anew:
+        again = typed("audit", folder, "--min-precision", 0.9)
+        raise ValueError(f"a change of the corrections in {folder} was cut off; {again} makes them anew (0: all again)")
     class_names = record["data"].get("class_names")
     if not isinstance(class_names, list):
         raise ValueError(f"{folder / 'record.json'} does not name its classes; train again in another folder")
@@ -200,12 +204,14 @@ def choose_threshold(found: Audit, min_precision: float | None, picture: Picture
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
     now = find(found.probabilities(), found.known, min_precision, seed, kept)
     assert now.evidence is not None
+    write_record(found.folder, {**record, CHANGING: True})
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
     notes = [note for note in record["notes"] if note not in gone]
     said = now.evidence.threshold.sentence if now.evidence.threshold else now.evidence.doubt
     evaluation = {**record["evaluation"], "evidence": now.evidence.to_json()}
     record |= {"evaluation": evaluation, "notes": [*notes, *([said] if said else [])]}
+    record.pop(CHANGING, None)
     table = now.table(found.known, found.class_names)
     pictures = pictures_of(read_gallery(found.folder))
     _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]) or picture(row))

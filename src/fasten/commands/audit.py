@@ -68,7 +68,7 @@ def audit(
     from fasten.audit.stored import choose_threshold, read_audit
 
     _check(top, verify, export, reviews, out, url)
-    found = read_audit(dir)
+    found = read_audit(dir, made_anew=min_precision is not None)
     if min_precision is not None:
         found = choose_threshold(found, min_precision or None, stored_pictures(found, data))
     if reviews:
