@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from fasten.audit import evidence, judge
 from fasten.audit.calibration import calibrated_unseen
 from fasten.audit.corrections import threshold_for
-from fasten.audit.dependence import instance_dependence
+from fasten.audit.dependence import MOST_ROWS, instance_dependence
 from fasten.audit.evidence import counted_posterior, gather, hold_back, verify_next
 from fasten.data.task import Known
 from fasten.seeds import numpy_stream
@@ -337,6 +337,14 @@ def test_the_answer_depends_on_the_seed_and_the_order_of_probabilities_alone():
     one = instance_dependence(probs, given, truth, seed=0, permutations=39)
     assert one == instance_dependence(probs, given, truth, seed=0, permutations=39)
     assert one == instance_dependence(probs**3, given, truth, seed=0, permutations=39)
+
+
+def test_of_very_many_rows_some_are_looked_at_and_say_the_same():
+    probs, given, truth = errors(0, 8000, 4, 3)
+    found = instance_dependence(probs, given, truth, seed=0, permutations=9)
+    assert 0.9 * MOST_ROWS < found.n <= MOST_ROWS
+    some = instance_dependence(probs[:3000], given[:3000], truth[:3000], seed=0, permutations=9)
+    assert found.auroc == pytest.approx(some.auroc, abs=0.05)
 
 
 def ref_dependence(probs, given, truth, seed, permutations):

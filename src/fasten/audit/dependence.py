@@ -15,6 +15,7 @@ NUM_OTHERS = 3  # of the probabilities of other classes, highest first
 FOLDS = 10
 RIDGE = 1.0  # of features with unit variance
 ROUNDING = 1e-12  # sums in another order
+MOST_ROWS = 5_000  # that are looked at: twelve times as many, twelve times as long, moved the AUROC by 0.003
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ def instance_dependence(
 
     A linear rule, the same for all classes, tells wrong labels from right ones by the ranks, within their class, of the
     true class's probability and of the highest others. Its AUROC is over pairs of one class, on rows it was not fitted
-    to; p comes from exchanging wrong and right within each class. None with fewer than ten of either. The
-    probabilities must not know the given label: a network trained on it may have learnt it by heart, and the test
-    would find that. Rows of the clean set will do, of which training saw the verified label only.
+    to; p comes from exchanging wrong and right within each class. None with fewer than ten of either; of very many rows
+    some at random are looked at. The probabilities must not know the given label: a network trained on it may have
+    learnt it by heart, and the test would find that. Rows of the clean set will do, of which training saw the verified
+    label only.
 
     >>> probs, wrong = np.linspace([1, 0], [0.5, 0.5], 40), np.arange(40) >= 30
     >>> found = instance_dependence(probs, wrong.astype(int), np.zeros(40, int), seed=0)
@@ -54,6 +56,7 @@ def instance_dependence(
     (1.0, 0.002)
     """
     known, wrong = (given >= 0) & (truth >= 0), given != truth
+    known[numpy_stream(seed, "rows of dependence").permutation(np.flatnonzero(known))[MOST_ROWS:]] = False
     classes = [np.flatnonzero(known & (truth == c)) for c in np.unique(truth[known])]
     classes = [rows for rows in classes if 0 < wrong[rows].sum() < len(rows)]  # else there is nothing to tell apart
     rows = np.concatenate([np.empty(0, np.int64), *classes])
