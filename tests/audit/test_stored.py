@@ -130,10 +130,12 @@ def test_a_change_that_was_cut_off_is_not_taken_for_the_audit_and_is_made_anew(t
     def killed(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    found = read_audit(tmp_path / "cut off")
+    with monkeypatch.context() as patch:
         patch.setattr("fasten.audit.stored.save_gallery", killed)
-        choose_threshold(read_audit(tmp_path / "cut off"), None)
-    with pytest.raises(ValueError, match=r"a change of the corrections in .* was cut off; .* --min-precision 0.9.* anew"):
+        with pytest.raises(KeyboardInterrupt):
+            choose_threshold(found, None)
+    with pytest.raises(ValueError, match=r"a change of the corrections in .* was cut off; .* --min-precision 0.9"):
         read_audit(tmp_path / "cut off")
     choose_threshold(read_audit(tmp_path / "cut off", made_anew=True), None)
     assert read_audit(tmp_path / "cut off").table["is_issue"].any()
@@ -317,3 +319,10 @@ def test_it_finds_what_find_finds(tmp_path):
     random = verified >= 0
     known = Known(tuple(map(str, range(600))), given, verified, random, hold_back(given, verified, random, 5))
     assert find(probs, known, seed=5).table(known, NAMES).equals(table)
+
+
+def test_ids_that_no_file_can_hold_are_refused_before_anything_is_written(tmp_path):
+    ids = ["a", "caf\udce9"]
+    with pytest.raises(ValueError, match=r"the id 'caf.*' is not UTF-8"):
+        audit_probabilities(np.eye(2), [0, 1], ["cat", "dog"], ids=ids, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

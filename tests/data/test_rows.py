@@ -303,3 +303,12 @@ def test_labels_are_checked_before_any_image_is_opened():
     columns = make_columns(["a", "b"], given=["Cat", "cat"])
     with pytest.raises(ValueError, match="differ only"):
         make_image_rows("pets", columns, [b"x", b"y"], Decoding())
+
+
+@pytest.mark.parametrize("column", ["ids", "given", "verified"])
+def test_what_no_file_can_hold_is_refused_before_training(column):
+    odd = "caf\udce9"  # Latin-1, as Python reads the name of a file
+    said = {"ids": ["a", "b"], "given": ["cat", "dog"], "verified": [None, "cat"]}
+    said[column] = [said[column][0], odd]
+    with pytest.raises(ValueError, match=r"pets: the (id|label) 'caf\\udce9' is not UTF-8; spell it otherwise"):
+        make_rows("pets", make_columns(**said), np.eye(2))

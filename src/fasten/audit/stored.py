@@ -17,7 +17,7 @@ from fasten.audit.evidence import hold_back
 from fasten.audit.findings import Findings, find
 from fasten.audit.gallery import Picture, make_gallery, pictures_of, save_gallery, suspect_pairs
 from fasten.cells import unescaped
-from fasten.data.labels import Picked, codes_of, encode_labels, label_texts, picked_of
+from fasten.data.labels import Picked, check_letters, codes_of, encode_labels, label_texts, picked_of
 from fasten.data.task import Known, Labels
 from fasten.metrics import Floats
 from fasten.npy import read_npy, write_npy
@@ -314,6 +314,7 @@ def make_known(
     for key, column in (("verified", checked), ("ids", names), ("picked", ways)):
         if len(column) != total:
             raise ValueError(f"{key} has {len(column)} entries for {total} labels; give one for each row")
+    check_letters("the id", names)
     if len(set(names)) < total:
         raise ValueError("two rows have the same id; give each its own")
     if not total or labels.min() < 0:

@@ -10,12 +10,12 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fasten.data.decoding import SUFFIXES, Decoding, Inside, same_bytes
-from fasten.data.labels import PARTS, Part, Picked
+from fasten.data.labels import PARTS, Part, Picked, composed, is_utf8
 from fasten.data.rows import Columns, Rows, add_verdicts, make_columns, make_image_rows
 from fasten.data.verdicts import read_verdicts
 from fasten.suggest import listed
@@ -135,7 +135,7 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
         name = f"{below}/{entry.name}" if below else entry.name
-        if not _is_text(name):
+        if not is_utf8(name):
             raise ValueError(f"the file name {name!r} in {inside.folder} is not UTF-8; rename it")
         is_image = os.path.splitext(entry.name)[1].lower() in SUFFIXES
         if _is_hidden(entry.name):
@@ -168,24 +168,17 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _labelled(images: Sequence[_Image], ignored: Counter[str]) -> list[_Image]:
     ignored[LOOSE] += sum(image.label is None for image in images)
     return [image for image in images if image.label is not None]
 
 
 def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[str]) -> list[_Image]:
-    """Folders that are no class of the model's say nothing of the label."""
-    unknown = {image.label for image in images if image.label is not None and image.label not in classes}
-    ignored[FOREIGN] += len(unknown)
-    return [_Image(image.id, None, image.path) if image.label in unknown else image for image in images]
+    """Folders that are no class of the model's say nothing of the label; Unicode's form does not matter."""
+    known, found = {composed(label): label for label in classes}, {image.label for image in images}
+    meant = {label: known.get(composed(label)) for label in found if label is not None}
+    ignored[FOREIGN] += sum(label is None for label in meant.values())
+    return [replace(image, label=meant.get(image.label or "")) for image in images]
 
 
 def _check_filled(

@@ -60,10 +60,9 @@ def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
     for label in sorted(found):
         other = spelled.setdefault(_spoken(label), label)
         if other != label:
-            composed = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", label)
             how = (
                 f"in how Unicode writes their letters, as {other!a} and as {label!a}"
-                if composed
+                if composed(other) == composed(label)
                 else "in how they are written"
             )
             raise ValueError(f"{name}: the labels {other!r} and {label!r} differ only {how}; write them alike")
@@ -128,20 +127,44 @@ def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) 
         raise ValueError(f"{name}: unknown label {unknown[0]!r}; {nearest(unknown[0], class_names)}")
 
 
+def check_letters(what: str, texts: Iterable[str | None]) -> None:
+    """Refuse texts that no file can hold, such as names of files in Latin-1 as Python reads them."""
+    written = [text for text in texts if text is not None]
+    if is_utf8("".join(written)):
+        return
+    raise ValueError(f"{what} {next(t for t in written if not is_utf8(t))!r} is not UTF-8; spell it otherwise")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a file can hold a text: Python reads names in other letters with marks that none can."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def label_reader(known: Iterable[str]) -> Callable[[str], str]:
     """What the cells of a list mean: a known label, whatever blanks are around either, or our mark before a formula.
+
+    Letters may be written in either of Unicode's forms.
 
     >>> read = label_reader([" cat", "=dog"])
     >>> read("cat "), read("'=dog"), read(" emu")
     (' cat', '=dog', 'emu')
     """
-    labels = {label.strip(): label for label in known}
+    labels = {composed(label.strip()): label for label in known}
 
     def read(cell: str) -> str:
         plain = cell.strip()
-        return labels.get(unescaped(plain)) or labels.get(plain, unescaped(plain))
+        return labels.get(composed(unescaped(plain))) or labels.get(composed(plain), unescaped(plain))
 
     return read
+
+
+def composed(text: str) -> str:
+    """In one of Unicode's forms: macOS may write é as e and its accent."""
+    return unicodedata.normalize("NFC", text)
 
 
 def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:

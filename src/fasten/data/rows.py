@@ -24,6 +24,7 @@ from fasten.data.labels import (
     Picked,
     check_alike,
     check_classes,
+    check_letters,
     check_nobody,
     classes_of,
     encode_labels,
@@ -255,6 +256,8 @@ def check_columns(name: str, columns: Columns) -> None:
         wrong = [value for value in set(getattr(columns, key)) if value not in (None, *known)]
         if wrong:
             raise ValueError(f"{name}: unknown {key} {wrong[0]!r}; {nearest(str(wrong[0]), known)}")
+    for key, column in ((ID, columns.ids), ("the label", columns.given), ("the label", columns.verified)):
+        check_letters(f"{name}: {key}", column)
     check_once(name, columns.ids, columns, ID)
 
 
