@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -143,6 +144,17 @@ def test_the_class_0_is_a_verdict(tmp_path):
     (tmp_path / "min.json").write_text(json.dumps(lines))
     got = read_review(tmp_path / "min.json", read_audit(tmp_path / "run"))
     assert [(verdict.id, verdict.label) for verdict in got] == [("7", "0"), ("8", "2")]
+
+
+def test_ids_and_labels_come_back_in_either_form_of_unicode(tmp_path):
+    forms = {form: [unicodedata.normalize(form, text) for text in ("Röhre/é.png", "Röhre")] for form in ("NFC", "NFD")}
+    given = np.arange(30) % 2
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        ids = [forms[form][0], *(f"a/{row}.png" for row in range(1, 30))]
+        names = [forms[form][1], "tap"]
+        audit_probabilities(sure_probabilities(given, 2, 0.6), given, names, ids=ids, out=tmp_path / form)
+        path = review(tmp_path / "r.csv", [f"{','.join(forms[other])},random"])
+        assert read_review(path, read_audit(tmp_path / form)) == [Verdict(*forms[form], "random")]
 
 
 @pytest.mark.parametrize("ways", [("random", "chosen"), ("chosen", "random")])

@@ -149,6 +149,18 @@ def test_a_name_is_found_in_either_form_of_unicode(pets, stored, written, ending
         assert said == {stored: "dog" if "dog" in ending else stored.partition("/")[0]}
 
 
+def test_a_model_knows_its_classes_in_either_form_of_unicode(tmp_path):
+    stored, known = (unicodedata.normalize(form, "Röhre") for form in ("NFD", "NFC"))
+    draw(tmp_path / "new", f"{stored}/1.png", "tap/1.png", "fox/1.png")
+    rows = read_folder(tmp_path / "new", class_names=[known, "tap"])
+    assert dict(zip(rows.ids, rows.given, strict=True)) == {
+        f"{stored}/1.png": known,
+        "fox/1.png": None,
+        "tap/1.png": "tap",
+    }
+    assert "names of folders that are no class of the model's (1)" in rows.notes[0]
+
+
 def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
     either = "cat/\u00e9e\u0301.png"
     draw(pets, *(unicodedata.normalize(form, either) for form in ("NFC", "NFD")))

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fasten.audit.gallery import is_verified
 from fasten.audit.repair import Originals
 from fasten.audit.stored import Audit
 from fasten.cells import escaped, unescaped
-from fasten.data.labels import Picked, check_classes, label_reader, label_texts, picked_of
+from fasten.data.labels import Picked, check_classes, composed, label_reader, label_texts, picked_of
 from fasten.data.table import KNOWN
 from fasten.data.texts import lines_below, read_text, split_header
 from fasten.files import write_text
@@ -148,7 +149,7 @@ def read_review(path: Path, found: Audit) -> list[Verdict]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the review that came back")
     entries = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
-    rows, meant = dict.fromkeys(found.known.ids), label_reader(found.class_names)
+    rows, meant = _by_form(found.known.ids), label_reader(found.class_names)
     verdicts: dict[str, Verdict] = {}
     for where, name, label, picked in entries:
         if label is None:
@@ -194,10 +195,18 @@ def _add(where: str, verdicts: dict[str, Verdict], verdict: Verdict) -> None:
     verdicts[verdict.id] = before if before.picked == "random" else verdict
 
 
-def _find(name: str, rows: Collection[str], where: str) -> str:
-    for known in (name, unescaped(name)):
+def _by_form(ids: Iterable[str]) -> dict[str, str]:
+    """Rows by their ids, and by these in Unicode's usual form, where that is one row's alone."""
+    names = list(ids)
+    forms = Counter(map(composed, names))
+    return {composed(name): name for name in names if forms[composed(name)] == 1} | {name: name for name in names}
+
+
+def _find(name: str, rows: Mapping[str, str], where: str) -> str:
+    plain = unescaped(name)
+    for known in (name, plain, composed(name), composed(plain)):
         if known in rows:
-            return known
+            return rows[known]
     cure = nearest(name, rows, "give ids as labels.csv has them")
     raise ValueError(f"{where}: the run has no row {name!r}; {cure}")
 

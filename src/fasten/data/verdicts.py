@@ -6,7 +6,6 @@ import difflib
 import os
 import posixpath
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from fasten.cells import unescaped
 from fasten.data.decoding import SUFFIXES, Inside
-from fasten.data.labels import Picked, check_classes, label_reader, picked_of
+from fasten.data.labels import Picked, check_classes, composed, label_reader, picked_of
 from fasten.data.rows import Columns
 from fasten.data.texts import DELIMITERS, lines_below, read_text, split_line
 from fasten.suggest import MANY, listed
@@ -128,9 +127,9 @@ class _Finder:
         return self._in_either_form([*names, from_here], plain) if row is None else row
 
     def _in_either_form(self, names: Sequence[str], last: str) -> int | None:
-        """The only row with one of these names but for Unicode's form: macOS may write é as e and its accent."""
+        """The only row with one of these names but for Unicode's form."""
         whole, without_folder = self._composed_names
-        tried = [*(whole.get(_composed(name), []) for name in names), without_folder.get(_composed(last), [])]
+        tried = [*(whole.get(composed(name), []) for name in names), without_folder.get(composed(last), [])]
         return next((rows[0] for rows in tried if len(rows) == 1), None)
 
     @cached_property
@@ -158,12 +157,8 @@ class _Finder:
         raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")
 
 
-def _composed(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
-
-
 def _grouped(named: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
     found = defaultdict(list)
     for name, row in named:
-        found[_composed(name)].append(row)
+        found[composed(name)].append(row)
     return found
