@@ -49,22 +49,30 @@ def test_a_third_of_each_class_is_held_back_and_of_random_rows_with_both_labels_
     held = hold_back(given, verified, picked_random, seed)
     may = (given >= 0) & (verified >= 0) & picked_random
     alone = may & np.array([(verified == label).sum() == 1 for label in verified], bool)
-    few = alone.sum() <= may.sum() / 20
-    may &= ~(alone & few)
+    may &= ~alone
     assert not (held & ~may).any()
     assert abs(held.sum() - may.sum() / 3) < 1
     for c in range(num_classes):
         assert abs(held[verified == c].sum() - may[verified == c].sum() / 3) < 1
-        assert not (verified == c).any() or (~held & (verified == c)).any() or not few, "training sees one at least"
+        assert not (verified == c).any() or (~held & (verified == c)).any(), "training sees one at least"
     np.testing.assert_array_equal(held, hold_back(given, verified, picked_random, seed))
 
 
-@pytest.mark.parametrize(("rows", "only"), [([1, 2, 5, 12], 0.0), ([1, 2, 5, 10], 1 / 3)])
-def test_every_row_is_held_back_as_often_but_the_only_one_of_a_class_where_such_rows_are_few(rows, only):
-    verified = np.repeat(np.arange(4), rows)
-    often = np.mean([hold_back(verified, verified, verified >= 0, seed) for seed in range(3000)], axis=0)
+def often_held(verified, seeds):
+    return np.mean([hold_back(verified, verified, verified >= 0, seed) for seed in range(seeds)], axis=0)
+
+
+def test_every_row_is_held_back_as_often_also_of_rare_classes_but_never_the_only_one():
+    often = often_held(np.repeat(np.arange(4), [1, 2, 5, 12]), 3000)
     np.testing.assert_allclose(often[1:], 1 / 3, atol=4 * np.sqrt(2 / 9 / 3000))
-    assert often[0] == pytest.approx(only, abs=4 * np.sqrt(2 / 9 / 3000))
+    assert often[0] == 0
+
+
+@pytest.mark.parametrize(("alone", "others", "share"), [(20, 10, 0), (21, 10, 1 / 3), (21, 399, 0), (100, 0, 0)])
+def test_the_only_rows_of_classes_are_held_back_where_they_are_many_beside_others(alone, others, share):
+    often = often_held(np.concatenate([np.arange(alone), np.full(others, alone)]), 300)
+    assert often[:alone].mean() == pytest.approx(share, abs=0.02)
+    assert often[alone:].mean() == pytest.approx(1 / 3, abs=0.02) if others else True
 
 
 def test_with_many_rare_classes_what_is_held_back_is_as_rare_as_what_was_picked():

@@ -24,7 +24,7 @@ from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_cdf, beta_quantile, proportion
 
 HOLD_EVERY = 3  # one row in three is held back
-FEW_ALONE = 20  # one row in so many may be the only one of its class and so not held back, which hardly biases the rest
+FEW_ALONE = 20  # so many rows, or one row in so many, may stay out of what is held back, which hardly biases that
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
 DIGITS = 6  # of the numbers in a record
@@ -160,8 +160,8 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
 
     Classes come in a random order, rows of a class too, and every third row is taken: each has the same chance,
     rare classes as well, and each class gives a third of its rows to within one. The single verified row of a class
-    stays, since without it nothing would be known of the class in training; unless such rows are more than one in
-    twenty, as with hundreds of classes: what is held back would then say too little of rare classes.
+    stays, since without it nothing would be known of the class in training. Where such rows are many beside others, as
+    with hundreds of classes, they do not: what is held back would say too little of rare classes.
 
     >>> held = hold_back(np.zeros(9, int), np.arange(9) // 3, np.arange(9) < 6, seed=0)
     >>> held.reshape(3, 3).sum(1).tolist()
@@ -171,7 +171,7 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
     count = np.bincount(verified + 1, minlength=1)  # of each class, behind that of the rows without a verdict
     may = picked_random & (verified >= 0) & (given >= 0)
     alone = may & (count[verified + 1] == 1)
-    if alone.sum() * FEW_ALONE <= may.sum():
+    if alone.sum() <= max(FEW_ALONE, may.sum() / FEW_ALONE) or (alone == may).all():
         may &= ~alone
     rows = rng.permutation(np.flatnonzero(may))
     place = rng.permutation(verified.max(initial=0) + 1)  # of each class
