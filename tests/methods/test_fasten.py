@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ import torch
 from authors import Served, examples, numbers_of, updates
 from builders import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
-from fasten.engine import Update
+from fasten.datasets import load_task
+from fasten.engine import Update, predict
 from fasten.loader import Loader, Picks
 from fasten.methods.fasten import FasTEN
 from fasten.nets import build_backbone
 from fasten.ops.transition import joint_of_heads
+from fasten.records import Run
+from fasten.runs.building import make_fit
 from reference.transition import ref_correct, ref_fasten_loss, ref_joint, softmax
 
 AUTHORS = numbers_of("fasten")
@@ -229,5 +233,19 @@ def test_a_class_without_clean_rows_keeps_its_labels_and_the_identitys_row(estim
         method, Batch({"noisy": batch["noisy"], "clean": Examples(clean.x, clean.y, clean.index, weight, clean.coin)})
     )
     assert method.transition[2].tolist() == [0, 0, 1]
+    assert method.transition[:2, 2].tolist() == [0, 0], "and is no label of others"
+    torch.testing.assert_close(method.transition.sum(1), torch.ones(3).double())
     rows = batch["noisy"].index[batch["noisy"].y == 2]
     assert (method.labels[rows] == 2).all()
+
+
+def test_a_class_without_clean_rows_is_learnt_from_its_labels():
+    """No other class may explain such labels, however rarely T̂ has it mistaken for this one: it was never predicted."""
+    task = load_task("digits")
+    known = task.clean != 9
+    task = replace(task, split=replace(task.split, clean=task.split.clean[known]), clean=task.clean[known])
+    fit = make_fit(Run("digits", recipe=Recipe("small-cnn", 8, rate=0.2, milestones=(7,))), task, CPU64)
+    fit.run()
+    right, unseen = predict(fit.method, fit.loader, "test").argmax(1) == fit.loader.y["test"], fit.loader.y["test"] == 9
+    assert right[unseen].double().mean() > 0.8
+    assert right[~unseen].double().mean() > 0.9

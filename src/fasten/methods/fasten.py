@@ -29,7 +29,7 @@ from fasten.contract import Batch, Draw, Examples, NormMode, Recipe, Stage
 from fasten.nets import TwoHead
 from fasten.ops.means import weighted_mean
 from fasten.ops.remember import remember
-from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition, joint_of_heads
+from fasten.ops.transition import correct_labels, corrected_nll, estimate_transition, joint_of_heads, set_apart
 from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
 
@@ -96,6 +96,7 @@ class FasTEN(nn.Module):
         covered = self._covered(clean)
         if self.joint is not None:
             T = torch.where(covered[:, None], self.joint / self.joint.sum(1, keepdim=True), T)
+        T = set_apart(T, covered)
         nll = torch.cat(
             [
                 corrected_nll(p, T if self.oracle is None else self.oracle, y),

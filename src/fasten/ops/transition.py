@@ -38,6 +38,22 @@ def estimate_transition(
     return torch.where(count > 0, mean, identity)
 
 
+def set_apart(T: Tensor, known: Tensor) -> Tensor:
+    """T in which no known class, (N,) true where clean rows show one, is mistaken for one that is not known.
+
+    Labels of a class that no clean row shows are kept, so they have to be that class: as long as others could explain
+    them, however rarely, the loss would never teach it.
+
+    >>> set_apart(torch.tensor([[0.6, 0.2, 0.2], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]), torch.tensor([True, True, False]))
+    tensor([[0.7500, 0.2500, 0.0000],
+            [0.0000, 1.0000, 0.0000],
+            [0.0000, 0.0000, 1.0000]])
+    """
+    foreign = known[:, None] & ~known
+    left = 1 - (T * foreign).sum(1, keepdim=True)
+    return T.masked_fill(foreign, 0) / left.clamp(min=LOG_GUARD)
+
+
 def joint_of_heads(
     clean_probs: Tensor, noisy_probs: Tensor, weight: Tensor | None = None, *, shared: bool = False
 ) -> Tensor:
