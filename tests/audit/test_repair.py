@@ -332,6 +332,21 @@ def test_a_class_of_test_images_that_only_verdicts_name_is_repaired(folder):
     assert copies == ["test/c/1.png", "train/a/2.png", "train/b/1.png", "train/c/1.png"]
 
 
+def test_the_only_folder_is_a_label_where_verdicts_of_the_run_name_others(folder):
+    ids = [f"cat/{year}/{row}.png" for year in (2020, 2021) for row in range(2)]
+    for place, name in enumerate(ids):
+        (folder / "all" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), 60 * place, np.uint8)).save(folder / "all" / name)
+    verified = ["cat", "dog", None, None]
+    make_run(folder / "run", "all", ids, ["cat"] * 4, ["cat", "dog", "dog", "cat"], ["cat", "dog"], verified=verified)
+    found = read_audit(folder / "run")
+    write_folder(found, find_originals(found), folder / "new")
+    copies = {str(path.relative_to("new")) for path in Path("new").rglob("*.png")}
+    assert copies == {"cat/2020/0.png", "dog/2020/1.png", "dog/2021/0.png", "cat/2021/1.png"}
+    write_table(found, find_originals(found), "csv", folder / "new.csv")
+    assert read_rows("new.csv", Own()).given == ("cat", "dog", "dog", "cat")
+
+
 def test_data_that_moved_or_changed_are_a_sentence(photos):
     found, _ = photos
     shutil.move("photos", "elsewhere")

@@ -83,7 +83,7 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
         raise ValueError(f"the data {path} of {found.folder} are not there; say with --data where they lie")
     if path.is_dir() and not is_hub_folder(path):
         parts = {part: folder for part in ("clean", "valid", "test") if (folder := getattr(own, part)) is not None}
-        listing = list_folder(path, parts)  # type: ignore[arg-type]
+        listing = list_folder(path, parts, known=found.class_names)  # type: ignore[arg-type]
         return _checked(found, Originals(path, listing.columns, files=listing.paths))
     if path.suffix.lower() in TABLES:
         table, columns, files = list_table(path, as_text)

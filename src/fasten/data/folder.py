@@ -74,8 +74,12 @@ def list_folder(
     parts: Mapping[Role, StrPath | None],
     verified: StrPath | None = None,
     class_names: Sequence[str] | None = None,
+    known: Sequence[str] = (),
 ) -> Listing:
-    """What `read_folder` reads, before any image is opened; `parts` are the folders beside `root`."""
+    """What `read_folder` reads, before any image is opened; `parts` are the folders beside `root`.
+
+    `known` are labels that verdicts had which are not read now.
+    """
     root = Path(root)
     name = root.name or str(root)
     folders = _folders(root, parts)
@@ -90,7 +94,7 @@ def list_folder(
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
     if class_names is None:
-        _check_depth(root, images, columns.labels())
+        _check_depth(root, images, columns.labels().union(known))
     return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
 
 
