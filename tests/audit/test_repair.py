@@ -246,6 +246,18 @@ def test_a_table_keeps_its_features_and_odd_names(folder, kind):
         assert "7.50" in cells, "numbers are written as they were"
 
 
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_numbers_with_blanks_around_them_stay_numbers(folder, blank):
+    """As np.savetxt writes them: a blank where others have a minus."""
+    cells = [f"{blank}1.5e-3", "-2.5e-3", f"-3e2{blank}", f"{blank}-4"]
+    lines = [f"{cell},{label}" for cell, label in zip(cells, "abab", strict=True)]
+    Path("items.csv").write_text("\n".join(["x,label", *lines]) + "\n")
+    make_run(folder / "run", "items.csv", list("0123"), list("abab"), list("abab"), ["a", "b"])
+    found = read_audit(folder / "run")
+    write_table(found, find_originals(found), "csv", folder / "new.csv")
+    np.testing.assert_array_equal(read_rows("new.csv", Own()).x, read_rows("items.csv", Own()).x)
+
+
 def test_a_test_row_with_a_verdict_gets_its_verdict(folder):
     lines = ["id,f,label,verified_label,split", "a,1,x,,", "b,2,y,,", "c,3,x,y,test", "d,4,y,,test"]
     (folder / "items.csv").write_text("\n".join(lines) + "\n")

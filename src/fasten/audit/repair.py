@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from PIL import Image
@@ -219,8 +220,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _numeric(column: Any) -> bool:
+    """Whether all cells are numbers to the reader of CSV files, which allows blanks and tabs around them."""
     try:
-        column.cast(pa.float64())
+        pa.compute.ascii_trim(column.cast(pa.string()), " \t").cast(pa.float64())
     except pa.ArrowInvalid:
         return False
     return True
