@@ -37,9 +37,9 @@ def photos(folder):
     return read_audit(folder / "run"), truth
 
 
-def labels_by_content(folder: Path, level: int = 0) -> dict[bytes, str]:
+def labels_by_content(folder: Path, level: int = 0, pattern: str = "*.png") -> dict[bytes, str]:
     """The class folder of each image, by what it shows."""
-    files = [path for path in folder.rglob("*.png")]
+    files = [path for path in folder.rglob(pattern)]
     return {path.read_bytes(): path.relative_to(folder).parts[level] for path in files}
 
 
@@ -310,6 +310,41 @@ def test_arrays_become_a_table_or_a_folder_of_png_files(folder):
     write_folder(found, find_originals(found), folder / "images")
     for row in range(6):
         np.testing.assert_array_equal(np.asarray(Image.open(folder / f"images/{y[row]}/{row}.png")), images[row])
+
+
+def test_images_of_a_table_get_names_that_the_next_run_reads(folder):
+    formats = ["PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "PPM"]
+    names = [*(f"scan.{kind}-of-2020" for kind in formats), ".hidden.png", ".png", "kept.JPG", "scan.png", "..."]
+    for row, name in enumerate(names):
+        more = {"save_all": True, "append_images": [Image.new("L", (4, 4))]} if "MPO" in name else {}
+        (folder / "img").mkdir(exist_ok=True)
+        Image.new("L", (4, 4), 20 * row).save(folder / "img" / name, [*formats, *["PNG"] * 5][row], **more)
+    ids = [f"img/{name}" for name in names]
+    given = [*["a", "b"] * 6, "a"]
+    (folder / "list.csv").write_text("path,label\n" + "\n".join(map(",".join, zip(ids, given, strict=True))) + "\n")
+    make_run(folder / "run", "list.csv", ids, given, given, ["a", "b"])
+    found = read_audit(folder / "run")
+    write_folder(found, find_originals(found), folder / "new")
+    labels = {(folder / name).read_bytes(): label for name, label in zip(ids, given, strict=True)}
+    assert labels_by_content(folder / "new", pattern="*.*") == labels
+    rows = read_rows("new", Own())
+    assert len(rows) == 13
+    whole = {"a/kept.JPG", "b/scan.png", "a/hidden.png", "b/png.png", "a/12.png", "a/scan.PNG-of-2020.png"}
+    assert whole <= set(rows.ids)
+
+
+def test_images_in_arrays_get_names_that_the_next_run_reads(folder):
+    ids = ["shelf/", "...", ".png", "3", "x/3.png", "x/.3"]
+    given = ["a", "b", "a", "a", "a", "a"]
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 1), np.uint8)
+    np.savez(folder / "images.npz", x=images, labels=np.array(given), ids=np.array(ids))
+    make_run(folder / "run", "images.npz", ids, given, given, ["a", "b"])
+    found = read_audit(folder / "run")
+    write_folder(found, find_originals(found), folder / "new")
+    rows = read_rows("new", Own())
+    assert set(rows.ids) == {"a/0.png", "b/1.png", "a/png.png", "a/3.png", "a/3-2.png", "a/3-3.png"}
+    wanted = {image.tobytes(): label for image, label in zip(images, given, strict=True)}
+    assert {image.tobytes(): label for image, label in zip(np.asarray(rows.x), rows.given, strict=True)} == wanted
 
 
 def test_parts_of_the_data_folder_stay_what_they_are(folder):

@@ -5,7 +5,6 @@ The data themselves are never touched. A row's new label is its verdict, or the 
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import uuid
@@ -24,7 +23,7 @@ from PIL import Image
 
 from fasten.audit.stored import Audit
 from fasten.cells import escaped
-from fasten.data.decoding import Images
+from fasten.data.decoding import SUFFIXES, Images, suffix_of
 from fasten.data.folder import list_folder
 from fasten.data.hub import is_hub_folder
 from fasten.data.labels import label_texts
@@ -37,7 +36,7 @@ from fasten.report.verdict import AUDIT
 Kind = Literal["csv", "parquet"]
 ORIGINAL = "original_label"
 ADDED = ("label", ORIGINAL, "verified_label", "picked")
-SUFFIXES = {"csv": (".csv",), "parquet": PARQUET}
+ENDINGS = {"csv": (".csv",), "parquet": PARQUET}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +123,8 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
 
     Verdicts that went into the repair say nothing of the repaired labels of other rows: they count as chosen.
     """
-    if out.suffix.lower() not in SUFFIXES[kind]:
-        raise ValueError(f"--out {out} must end in {SUFFIXES[kind][0]} for --export {kind}")
+    if out.suffix.lower() not in ENDINGS[kind]:
+        raise ValueError(f"--out {out} must end in {ENDINGS[kind][0]} for --export {kind}")
     if out.exists():
         raise ValueError(f"{out} is already there; choose another --out")
     labels, columns = new_labels(found, data.columns), data.columns
@@ -311,12 +310,14 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
 
 
 def _file_name(data: Originals, row: int) -> str:
-    source = _stored(data, row)
-    if isinstance(source, Path):
-        return source.name
-    suffix = f".{Image.open(io.BytesIO(source)).format or 'png'}".lower() if source else ".png"
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in data.columns.ids[row].rpartition("/")[2])
-    return stem.lstrip(".") + ("" if stem.lower().endswith(suffix) else suffix)
+    """One that the next run reads: not hidden, and with the ending of an image."""
+    source, last = _stored(data, row), data.columns.ids[row].rpartition("/")[2]
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in last)
+    name = (source.name if isinstance(source, Path) else plain).lstrip(".") or str(row)
+    if isinstance(source, Path) and os.path.splitext(name)[1].lower() in SUFFIXES:
+        return name
+    ending = suffix_of(source) if source else ".png"
+    return name if name.lower().endswith(ending) else name + ending
 
 
 def _stored(data: Originals, row: int) -> Path | bytes | None:

@@ -176,6 +176,16 @@ def decode(source: Encoded, shape: Shape) -> NDArray[np.uint8]:
     return np.asarray(image, np.uint8).reshape(shape)
 
 
+def suffix_of(source: Encoded) -> str:
+    """How the name of a stored image ends by what is in it, nothing where that cannot be read."""
+    try:
+        with _opened(source) as image:
+            ending = f".{image.format}".lower()
+    except Exception:  # damaged images fail in many ways
+        return ""
+    return ending if ending in SUFFIXES else ".jpeg"  # several pictures in one, which Pillow calls MPO
+
+
 def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
     """(one, other) wherever one of some rows is byte for byte one of the others; few files need to be read.
 
