@@ -394,6 +394,44 @@ def test_the_only_folder_is_a_label_where_verdicts_of_the_run_name_others(folder
     assert read_rows("new.csv", Own()).given == ("cat", "dog", "dog", "cat")
 
 
+@pytest.mark.parametrize("clean", ["checked", "photos/clean"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_folders_beside_the_data_are_found_beside_data_that_are_named(folder, monkeypatch, clean, absolute):
+    for name in ("photos/a/1.png", "photos/b/2.png", f"{clean}/a/3.png"):
+        (folder / "then" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), int(name[-5]), np.uint8)).save(folder / "then" / name)
+    start = folder / "then" if absolute else Path()
+    own = {"clean": str(start / clean)}
+    make_run(folder / "run", start / "photos", ["a/1.png", "b/2.png"], list("ab"), list("ba"), ["a", "b"], own=own)
+    found = read_audit(folder / "run")
+    (folder / "then").rename(folder / "now")
+    (folder / "sub").mkdir()
+    monkeypatch.chdir(folder / "sub")
+    originals = find_originals(found, "../now/photos")
+    write_table(found, originals, "csv", folder / "new.csv")
+    assert originals.columns.ids == ("a/1.png", "b/2.png", f"{Path(clean).name}/a/3.png")
+    assert read_rows(str(folder / "new.csv"), Own()).given == ("b", "a", "a")
+    shutil.move(folder / "now" / clean, folder / "sub/checked")
+    if clean == "checked" and not absolute:  # where it lay when the run was made
+        assert len(find_originals(found, "../now/photos").columns.ids) == 3
+    shutil.rmtree(folder / "sub/checked")
+    with pytest.raises(ValueError, match=rf"no folder \.\./now/{clean}, which .* had beside .*photos; put it there"):
+        find_originals(found, "../now/photos")
+
+
+def test_a_list_of_verdicts_is_not_needed_again(folder):
+    np.savez(folder / "items.npz", x=np.eye(6), labels=np.array(list("ababab")), x_test=np.eye(6)[:1], y_test=["a"])
+    ids, verified = [str(row) for row in range(6)], ["b", *[None] * 5]
+    own = {"verified": "gone.txt"}
+    make_run(folder / "run", "items.npz", ids, list("ababab"), list("bbabab"), ["a", "b"], own=own, verified=verified)
+    found = read_audit(folder / "run")
+    test = (set(find_originals(found).columns.ids) - set(ids)).pop()
+    found.record["data"]["measured_by"] = [[test, "b", "random"]]
+    assert write_table(found, find_originals(found), "csv", folder / "new.csv").changed == 2
+    rows = read_rows("new.csv", Own())
+    assert (rows.given, rows.verified) == ((*"bbabab", "b"), ("b", *[None] * 5, "b"))
+
+
 def test_data_that_moved_or_changed_are_a_sentence(photos):
     found, _ = photos
     shutil.move("photos", "elsewhere")

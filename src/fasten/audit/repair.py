@@ -10,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from PIL import Image
 from fasten.audit.stored import Audit
 from fasten.cells import escaped
 from fasten.data.decoding import SUFFIXES, Images, suffix_of
-from fasten.data.folder import list_folder
+from fasten.data.folder import Role, list_folder
 from fasten.data.hub import is_hub_folder
 from fasten.data.labels import label_texts
 from fasten.data.rows import Columns, Rows
@@ -82,14 +82,27 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
     if not path.exists():
         raise ValueError(f"the data {path} of {found.folder} are not there; say with --data where they lie")
     if path.is_dir() and not is_hub_folder(path):
-        parts = {part: folder for part in ("clean", "valid", "test") if (folder := getattr(own, part)) is not None}
-        listing = list_folder(path, parts, known=found.class_names)  # type: ignore[arg-type]
+        asked: dict[Role, str | None] = {"clean": own.clean, "valid": own.valid, "test": own.test}
+        parts = {part: _beside(found, folder, data) for part, folder in asked.items() if folder is not None}
+        listing = list_folder(path, parts, known=found.class_names)
         return _checked(found, Originals(path, listing.columns, files=listing.paths))
     if path.suffix.lower() in TABLES:
         table, columns, files = list_table(path, as_text)
         return _checked(found, Originals(path, columns, table, files))
-    rows = read_rows(named, own)
+    rows = read_rows(named, replace(own, verified=None))  # what a list says is in the run
     return _checked(found, Originals(path, rows, rows=rows))
+
+
+def _beside(found: Audit, folder: str, data: str | None) -> str:
+    """Where a folder lies that the run had beside its data: as it lay to these, if `data` says that they moved."""
+    there, before = folder, str(found.record["run"]["dataset"])
+    if data is not None and os.path.isabs(folder) == os.path.isabs(before):
+        there = os.path.normpath(os.path.join(data, os.path.relpath(folder, before)))
+    if not os.path.isdir(there) and not os.path.isdir(folder):
+        raise ValueError(
+            f"there is no folder {there}, which {found.folder} had beside {before}; put it there, or a link to it"
+        )
+    return there if os.path.isdir(there) else folder
 
 
 def _checked(found: Audit, data: Originals) -> Originals:
