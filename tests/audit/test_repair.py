@@ -312,6 +312,23 @@ def test_arrays_become_a_table_or_a_folder_of_png_files(folder):
         np.testing.assert_array_equal(np.asarray(Image.open(folder / f"images/{y[row]}/{row}.png")), images[row])
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_other_columns_of_a_table_of_images_stay_as_they_are_written(folder, kind):
+    notes = {"shelf": ["00000", "007"], "seen": ["2020-01-05", ""], "sure": ["True", "1e3"]}
+    lines = [",".join(["path", "label", *notes])]
+    for row, more in enumerate(zip(*notes.values(), strict=True)):
+        Image.new("L", (4, 4), 60 * row).save(folder / f"{row}.png")
+        lines.append(",".join([f"{row}.png", "ab"[row], *more]))
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+    make_run(folder / "run", "list.csv", ["0.png", "1.png"], ["a", "b"], ["a", "b"], ["a", "b"])
+    found = read_audit(folder / "run")
+    write_table(found, find_originals(found, as_text=kind == "csv"), kind, folder / f"new.{kind}")
+    types = pa.csv.ConvertOptions(column_types={name: pa.string() for name in notes})
+    read = pa.csv.read_csv(folder / "new.csv", convert_options=types) if kind == "csv" else None
+    table = pa.parquet.read_table(folder / "new.parquet") if read is None else read
+    assert {name: table[name].to_pylist() for name in notes} == notes
+
+
 def test_images_of_a_table_get_names_that_the_next_run_reads(folder):
     formats = ["PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "PPM"]
     names = [*(f"scan.{kind}-of-2020" for kind in formats), ".hidden.png", ".png", "kept.JPG", "scan.png", "..."]

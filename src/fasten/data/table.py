@@ -178,13 +178,14 @@ def _without_marks(table: pa.Table) -> pa.Table:
 def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path] | None]:
     """A whole table with all its columns, what is known of its rows, and its images, none of them opened.
 
-    With `as_text`, what a CSV file holds stays the text that it is.
+    With `as_text`, what a CSV file holds stays the text that it is; beside images it always does, as none is a feature.
     """
     if path.suffix.lower() in PARQUET:
         names = pa.parquet.read_schema(path).names
         table = pa.parquet.read_table(path)
     else:
         names, delimiter = _header(path, labelled=True)
+        as_text = as_text or image_column(names) is not None
         types = {name: pa.string() for name in names if as_text or name in KNOWN}
         table = _parsed(path, names, delimiter, column_types=types)
     check_names(path.name, names, labelled=True)
