@@ -312,6 +312,22 @@ def test_arrays_become_a_table_or_a_folder_of_png_files(folder):
         np.testing.assert_array_equal(np.asarray(Image.open(folder / f"images/{y[row]}/{row}.png")), images[row])
 
 
+def test_marks_before_formulas_do_not_pile_up(folder):
+    """A cell that had one of its own keeps it in CSV files."""
+    notes = ["=A0", "'=A1", "''+x", "'tis", "-1", "@b"]
+    Path("first.csv").write_text("path,label,note\n" + "\n".join(f"{n}.png,a,{note}" for n, note in enumerate(notes)))
+    ids = [f"{row}.png" for row in range(6)]
+    for row, name in enumerate(ids):
+        Image.new("L", (4, 4), 40 * row).save(folder / name)
+    for data, out in (("first.csv", "second.csv"), ("second.csv", "third.csv"), ("third.csv", "last.parquet")):
+        found = read_audit(make_run(folder / Path(out).stem, data, ids, ["a"] * 6, ["a"] * 6, ["a", "b"]))
+        kind = "csv" if out.endswith(".csv") else "parquet"
+        write_table(found, find_originals(found, as_text=kind == "csv"), kind, folder / out)
+    for name in ("second.csv", "third.csv"):
+        assert pa.csv.read_csv(name)["note"].to_pylist() == ["'=A0", "'=A1", "''+x", "'tis", "-1", "'@b"]
+    assert pa.parquet.read_table("last.parquet")["note"].to_pylist() == ["=A0", "=A1", "'+x", "'tis", "-1", "@b"]
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_other_columns_of_a_table_of_images_stay_as_they_are_written(folder, kind):
     notes = {"shelf": ["00000", "007"], "seen": ["2020-01-05", ""], "sure": ["True", "1e3"]}

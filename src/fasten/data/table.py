@@ -167,9 +167,10 @@ def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) ->
 
 
 def _without_marks(table: pa.Table) -> pa.Table:
-    """Labels and ids as they were before our own CSV files marked them against spreadsheets; paths come later."""
+    """Texts as they were before our own CSV files marked them against spreadsheets; paths come later."""
     for place, name in enumerate(table.column_names):
-        if name in KNOWN and name not in IMAGES and pa.compute.any(pa.compute.starts_with(table[name], "'")).as_py():
+        is_text = pa.types.is_string(table[name].type) and name not in IMAGES
+        if is_text and pa.compute.any(pa.compute.starts_with(table[name], "'")).as_py():
             plain = [None if cell is None else unescaped(cell) for cell in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(plain, pa.string()))
     return table
