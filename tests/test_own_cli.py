@@ -162,12 +162,13 @@ def test_a_precision_without_rows_verified_at_random_says_nothing_of_such_rows(f
 def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, capsys):
     x, given, _ = make_blobs(200)
     np.savez("plain.npz", x=x, labels=given)
-    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "as dividemix or cross-entropy")
+    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "begin with --method cross-entropy")
     refuse(f"train plain.npz --method augdesc {FAST} --out run", capsys, "plain.npz has no images; use dividemix")
     answer(f"train plain.npz --method cross-entropy {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"
     assert any("the last epoch is used" in note for note in record["notes"])
+    assert any("judged by that one of 3 networks which had not seen it" in note for note in record["notes"])
 
 
 def test_large_images_without_a_gpu_come_with_a_word_on_their_size(here, capsys):
@@ -328,7 +329,7 @@ def test_compare_takes_the_options_of_folders(here, capsys):
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
         (
             "train photos",
-            ["fasten needs clean rows", "photos has none", "--verified FILE", "as dividemix or cross-entropy"],
+            ["fasten needs clean rows", "photos has none", "--verified FILE", "begin with --method cross-entropy"],
         ),
         ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
         ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from numbers import Real
 from pathlib import Path
@@ -45,13 +46,14 @@ from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.runs.divergence import Diverged, check_finite
 from fasten.runs.inference import blank_task, trainable
 from fasten.runs.notes import coverage_notes, length_notes
+from fasten.runs.unseen import JUDGED_UNSEEN, by_heart, unseen_probabilities
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
 LABEL_COLUMNS = ("given", "suggested", "corrected", "verified")
 NO_CLEAN_ROWS = (
-    "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given; pass X_clean "
-    "and y_clean, or y_verified with the labels that somebody checked"
+    "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given, and judge them "
+    "by networks that have not seen them; pass X_clean and y_clean, or y_verified with the labels that somebody checked"
 )
 
 
@@ -77,9 +79,11 @@ def fit_task(
 
     fit.after_update = check
     fit.run()
-    found = evaluate(fit.method, task, fit.loader, (run.own or {}).get("min_precision"), run.seed)
-    notes = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan), *found.findings.notes]
-    return fit.method, found, notes
+    unseen = partial(unseen_probabilities, run, task, machine, net=net) if by_heart(run, task) else None
+    min_precision = (run.own or {}).get("min_precision")
+    found = evaluate(fit.method, task, fit.loader, min_precision, run.seed, unseen=unseen)
+    notes = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan)]
+    return fit.method, found, [*notes, *([JUDGED_UNSEEN] if unseen else []), *found.findings.notes]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from fasten.loader import Loader
 from fasten.nets import TwoHead
 from fasten.npy import read_npy, write_npy
 from fasten.ops.transition import estimate_transition
+
+Probabilities: TypeAlias = "NDArray[np.floating[Any]]"
 
 CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in groups of ten
 
@@ -82,7 +84,7 @@ class Evaluation:
 
     scores: dict[str, Any]
     test_accuracy: float | None
-    probs: NDArray[np.floating[Any]]  # (audited rows, N): p(y | x)
+    probs: Probabilities  # (audited rows, N): p(y | x)
     findings: Findings
     known: Known  # of the same rows
 
@@ -94,13 +96,19 @@ def evaluate(
     min_precision: float | None = None,
     seed: int = 0,
     store: Path | None = None,
+    unseen: Callable[[Probabilities], Probabilities] | None = None,
 ) -> Evaluation:
     """Everything about a method as it stands; `min_precision` is what the corrections of labels must keep.
 
-    With `store`, the probabilities go to that file as they come and are read from it: they need no memory.
+    With `store`, the probabilities go to that file as they come and are read from it: they need no memory. `unseen`
+    puts others in the place of the method's, by networks that do not know the given labels by heart.
     """
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
+    if unseen is not None:
+        probs = unseen(probs)
+        if store is not None:
+            write_npy(store, iter([probs]), probs.shape)
     known = audited_known(task)
     found = find(probs, known, min_precision, seed, task.unseen_classes)
     noisy = np.searchsorted(task.audited, task.split.noisy) if task.known is not None else np.arange(len(task.given))
@@ -120,7 +128,7 @@ def evaluate(
     return Evaluation(scores, metrics.accuracy(test, task.test), probs, found, known)
 
 
-def _probabilities(method: nn.Module, loader: Loader, store: Path | None) -> NDArray[np.floating[Any]]:
+def _probabilities(method: nn.Module, loader: Loader, store: Path | None) -> Probabilities:
     if store is None:
         return predict(method, loader, "audited").cpu().numpy()
     parts = (part.cpu().numpy() for part in predictions(method, loader, "audited"))

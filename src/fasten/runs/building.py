@@ -37,9 +37,9 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     if (entry.clean_set or options.get("clean_rows")) and len(task.clean) == 0:
         what = run.method if entry.clean_set else f"{run.method} with clean_rows=true"
         raise ValueError(
-            f"{what} needs clean rows, and {task.name} has none; have some checked and name them with "
-            "--verified FILE (in a table also in the column verified_label), or use a method that needs none, as "
-            "dividemix or cross-entropy"
+            f"{what} needs clean rows, and {task.name} has none; have some checked and name them with --verified FILE "
+            "(in a table also in the column verified_label). Where nobody has checked any, begin with --method "
+            "cross-entropy, which finds labels that look wrong and rows to check"
         )
     if options.get("strong") and task.x.ndim != 4:
         cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"

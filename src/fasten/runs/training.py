@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from fasten.runs.notes import (
     most_labels_wrong,
     stages_in_words,
 )
+from fasten.runs.unseen import JUDGED_UNSEEN, by_heart, unseen_probabilities
 from fasten.signals import asked_to_stop
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
@@ -186,7 +188,11 @@ class _Session:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
-        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store)
+        unseen = None
+        if by_heart(self.run, self.task):
+            self._note(JUDGED_UNSEEN)
+            unseen = partial(unseen_probabilities, self.run, self.task, self.machine)
+        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, unseen)
         if self.task.known is not None:
             for note in found.findings.notes:
                 self._note(note)

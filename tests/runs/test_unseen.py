@@ -1,0 +1,98 @@
+"""Labels judged by networks that have not seen them, where no row is verified."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fasten.data.arrays import rows_from_arrays
+from fasten.engine import predict
+from fasten.machine import Machine
+from fasten.metrics import auroc
+from fasten.own import auto_recipe, make_own_task
+from fasten.records import Run
+from fasten.runs import unseen
+from fasten.runs.building import make_fit
+from fasten.runs.unseen import FOLDS, by_heart, unseen_probabilities
+
+CPU = Machine(torch.device("cpu"))
+
+
+def clusters(n=300, wrong=0.3, seed=0):
+    """Rows of three Gaussian classes: features, true labels, and given ones some of which are wrong."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(3, size=n)
+    given = np.where(rng.random(n) < wrong, (truth + rng.integers(1, 3, n)) % 3, truth)
+    return rng.normal(size=(n, 10)) + 3 * np.eye(3, 10)[truth], truth, given
+
+
+def task_of(x, given, **known):
+    return make_own_task(rows_from_arrays(x.astype(np.float32), list(map(str, given)), name="rows", **known), 0)
+
+
+def run_of(task, epochs=15):
+    recipe = auto_recipe(task.shape, len(task.x), task.num_classes, "cpu").scaled(epochs)
+    return Run("rows", method="cross-entropy", recipe=recipe)
+
+
+def judged(x, given, epochs=15):
+    task = task_of(x, given)
+    nothing = np.full((len(given), 3), np.nan, np.float32)
+    return unseen_probabilities(run_of(task, epochs), task, CPU, nothing)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_label_is_shared_out_evenly_and_rare_ones_to_no_fold(seed):
+    given = np.repeat(np.arange(4), [100, 50, 2 * FOLDS, 2 * FOLDS - 1])
+    fold = unseen._folds(given, 4, seed)
+    for label in range(3):
+        shares = np.bincount(fold[given == label], minlength=FOLDS)
+        assert np.ptp(shares) <= 1
+        assert shares.sum() == (given == label).sum()
+    assert (fold[given == 3] == -1).all()
+    assert (fold != unseen._folds(given, 4, seed + 1)).any()
+
+
+def test_what_is_said_of_a_row_does_not_depend_on_its_own_label(monkeypatch):
+    x, _, given = clusters()
+    monkeypatch.setattr(unseen, "_folds", lambda labels, *_: np.arange(len(labels)) % FOLDS)
+    before, changed = judged(x, given, 2), given.copy()
+    changed[0] = (given[0] + 1) % 3
+    after = judged(x, changed, 2)
+    np.testing.assert_array_equal(before[0::FOLDS], after[0::FOLDS])
+    assert (before[1::FOLDS] != after[1::FOLDS]).any(), "rows of other folds are judged by networks that saw it"
+
+
+def test_wrong_labels_are_found_that_a_network_knows_by_heart():
+    x, truth, given = clusters()
+    task = task_of(x, given)
+    fit = make_fit(run_of(task, 40), task, CPU)
+    fit.run()
+    by_one, by_three = (
+        auroc(-p[np.arange(len(given)), given], given != truth)
+        for p in (predict(fit.method, fit.loader, "audited").numpy(), judged(x, given, 40))
+    )
+    assert by_three > 0.85 > 0.8 > by_one
+
+
+def test_rows_of_rare_labels_keep_what_was_said_of_them():
+    x, _, given = clusters()
+    given = np.where(np.arange(300) < 4, 3, given)
+    task = task_of(x, given)
+    before = np.full((300, 4), 0.25, np.float32)
+    after = unseen_probabilities(run_of(task, 1), task, CPU, before)
+    assert (after[:4] == 0.25).all()
+    assert (after[4:] != 0.25).any(1).all()
+    assert (before == 0.25).all(), "a copy is made"
+
+
+def test_it_is_for_labels_that_nothing_holds_against():
+    x, truth, given = clusters()
+    none, some = (
+        task_of(x, given),
+        task_of(x, given, y_verified=[str(t) if i < 50 else None for i, t in enumerate(truth)]),
+    )
+    assert by_heart(run_of(none), none)
+    assert not by_heart(run_of(some), some)
+    assert not by_heart(Run("rows", method="dividemix", recipe=run_of(none).recipe), none)
