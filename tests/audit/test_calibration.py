@@ -138,7 +138,7 @@ def test_where_fewer_than_five_rows_are_wrong_p_wrong_is_not_too_sure(n):
 
 
 @pytest.mark.parametrize(("n", "num_wrong"), [(20, 0), (60, 3), (500, 4), (500, 496)])
-def test_of_few_wrong_rows_the_map_is_that_of_platts_targets(n, num_wrong):
+def test_of_few_wrong_rows_the_map_is_that_of_targets_that_trust_them_less(n, num_wrong):
     optimize = pytest.importorskip("scipy.optimize")
     p, wrong = np.random.default_rng(n).uniform(0.01, 0.99, n), np.arange(n) < num_wrong
     z = np.log(p / (1 - p))
@@ -147,7 +147,7 @@ def test_of_few_wrong_rows_the_map_is_that_of_platts_targets(n, num_wrong):
         total = ((at / (1.0, 3.0)) ** 2).sum() / 2
         for row in range(n):
             q = logistic(np.exp(at[0]) * z[row] + at[1])
-            target = (num_wrong + 1) / (num_wrong + 2) if wrong[row] else 1 / (n - num_wrong + 2)
+            target = (num_wrong + 0.5) / (num_wrong + 1) if wrong[row] else 0.5 / (n - num_wrong + 1)
             total -= target * np.log(q) + (1 - target) * np.log(1 - q)
         return total
 
