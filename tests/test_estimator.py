@@ -97,6 +97,21 @@ def test_further_clean_rows_may_bring_a_new_class():
     assert found[0] > found[1] + 0.2, "rows of the new class are told from others, which no clean row shows"
 
 
+def test_a_class_that_verdicts_alone_name_is_learnt_in_a_short_run():
+    """Of 90 updates: T̂ of the noisy rows must not keep what it started with."""
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth, means = np.arange(240) % 3, 4 * np.eye(4)
+        given = np.where(rng.random(240) < 0.3, (truth + 1) % 3, truth)
+        given = np.where(given == 2, 0, given)
+        verified = np.where(rng.random(240) < 0.3, truth, -1)
+        x, new = rng.normal(size=(240, 4)) + means[truth], rng.normal(size=(300, 4)) + means[2]
+        clf = FasTENClassifier(random_state=seed).fit(x, given, y_verified=verified)
+        found.append((clf.predict(new) == 2).mean())
+    assert np.mean(found) > 0.8
+
+
 def test_verdicts_have_the_last_word_in_the_repaired_labels():
     x, _, given, verified = make_data()
     checked = np.flatnonzero(verified >= 0)

@@ -356,6 +356,8 @@ def test_what_the_page_of_the_report_promises_is_quoted_from_the_record():
     held, promised, kept = (sum(kind[key] for kind in found) for key in ("interval_holds", "promised", "kept"))
     assert (last - first, promised) == (8, kept)  # "in eight runs each", "in all"
     assert f"p_wrong was off by {min(off):.1f} to {max(off):.1f} percentage points" in page
+    single = [100 * kind["off_a_run"] for kind in found]
+    assert f"and by {min(single):.1f} to {max(single):.1f} in a single run" in page
     assert f"held the truth in {held} of {runs} runs, and `--min-precision 0.8` was kept in all {kept} runs" in page
 
 

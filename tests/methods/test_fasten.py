@@ -139,6 +139,13 @@ def test_the_estimate_of_noisy_rows_matches_the_reference_and_remembers():
     np.testing.assert_allclose(method.joint.sum(), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("epochs", "pace"), [(3, 4 / 18), (100, 0.01)])
+def test_the_estimate_of_noisy_rows_forgets_its_start_in_a_quarter_of_a_short_run(epochs, pace):
+    method = tiny(make_tiny_task(), estimate="noisy")  # of 66 rows: six updates an epoch
+    method.plan(Recipe("small-cnn", epochs, batch_size=11))
+    assert method.pace == pytest.approx(pace)
+
+
 def test_heads_that_know_class_and_noise_give_t():
     T = np.array([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2], [0.0, 0.4, 0.6]])
     truth = np.random.default_rng(0).integers(3, size=300)

@@ -33,7 +33,9 @@ from fasten.ops.transition import correct_labels, corrected_nll, estimate_transi
 from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
 
-PACE = 0.01  # an update's part in the running mean: T̂ of the noisy rows is of about the last hundred batches
+# An update's part in the running mean: T̂ of the noisy rows is of about the last hundred batches, or of a quarter of all
+# where these are fewer, so that little is left of the start.
+PACE, LEAST_PACES = 0.01, 4
 
 
 class FasTEN(nn.Module):
@@ -70,6 +72,7 @@ class FasTEN(nn.Module):
         self.num_classes, self.per_class, self.norm = num_classes, per_class, norm
         self.noisy_weight, self.perturbation = noisy_weight, perturbation
         self.threshold = threshold if correct else math.inf
+        self.pace = PACE
         self.register_buffer("labels", labels.to(torch.int32))  # current labels, (n,)
         self.register_buffer("transition", torch.eye(num_classes))  # T̂ of the last update
         half_sure = (torch.eye(num_classes) / num_classes + 1 / num_classes**2) / 2
@@ -81,6 +84,7 @@ class FasTEN(nn.Module):
             "noisy": Draw("noisy", recipe.batch_size),
             "clean": recipe.balanced_clean(self.per_class, self.num_classes),
         }
+        self.pace = max(PACE, LEAST_PACES / (recipe.epochs * math.ceil(len(self.labels) / recipe.batch_size)))
         trace = {"transition": self.transition}
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs, trace=trace)]
 
@@ -117,7 +121,7 @@ class FasTEN(nn.Module):
         self.transition.copy_(T)
         if self.joint is not None:
             seen = joint_of_heads(p.detach(), noisy_n.detach().softmax(1), noisy.weight, shared=True)
-            self.joint.lerp_(seen, PACE)
+            self.joint.lerp_(seen, self.pace)
 
     def _covered(self, clean: Examples) -> Tensor:
         """Which classes have a clean row, (N,). T̂ says nothing of the others: rows given as them keep that label."""
