@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fasten import correct_labels, corrected_nll, estimate_transition
+from fasten.ops.transition import joint_of_heads
 from reference.transition import ref_correct, ref_corrected_nll, ref_estimate
 
 SIZES = st.integers(2, 12)
@@ -74,6 +75,24 @@ def test_rows_of_weight_zero_do_not_count():
     weight = torch.tensor([1.0] * 6 + [0.0] * 3)
     got = estimate_transition(torch.from_numpy(p), torch.from_numpy(y), 3, weight)
     np.testing.assert_allclose(got, ref_estimate(p[:6], y[:6], 3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.5, 1.0, 40.0])
+def test_weights_are_worth_what_they_are_in_proportion(scale):
+    p, _, y = draw(3, 9, seed=0)
+    times = np.array([1, 2, 0, 3, 1, 1, 2, 1, 1])
+    T = estimate_transition(*map(torch.from_numpy, (p, y)), 3, torch.from_numpy(scale * times))
+    np.testing.assert_allclose(T, ref_estimate(p.repeat(times, 0), y.repeat(times), 3), rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.5, 1.0, 40.0])
+def test_the_joint_of_weighted_rows_is_that_of_as_many_rows(scale):
+    p, _, _ = draw(3, 9, seed=0)
+    q, _, _ = draw(3, 9, seed=1)
+    times = np.array([1, 2, 0, 3, 1, 1, 2, 1, 1])
+    joint = joint_of_heads(*map(torch.from_numpy, (p, q, scale * times)))
+    np.testing.assert_allclose(joint, p.repeat(times, 0).T @ q.repeat(times, 0) / times.sum(), rtol=1e-12)
+    assert joint_of_heads(*map(torch.from_numpy, (p, q, 0.0 * times))).count_nonzero() == 0
 
 
 def test_a_forbidden_label_costs_a_bounded_loss():

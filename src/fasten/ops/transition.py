@@ -18,8 +18,8 @@ def estimate_transition(
 ) -> Tensor:
     """Mean noisy-head probabilities of each true class, (B, N) and (B,) -> (N, N).
 
-    A class that is absent from the batch (or has only rows of weight 0) gets the identity's row. `shared`: the rows
-    are this rank's share of a batch, and T is the whole batch's.
+    With `weight`, from 0 up, rows count that much. A class that is absent from the batch (or has only rows of weight 0)
+    gets the identity's row. `shared`: the rows are this rank's share of a batch, and T is the whole batch's.
 
     >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 0]), 2)
     tensor([[0.8000, 0.2000],
@@ -33,7 +33,7 @@ def estimate_transition(
     if shared:
         sums, count = totals([sums, count])
     # Differs: the paper divides column j by the count of class j, which is right for balanced batches only.
-    mean = sums / count.clamp(min=1)
+    mean = sums / _not_zero(count)
     identity = torch.eye(num_classes, dtype=mean.dtype, device=mean.device)
     return torch.where(count > 0, mean, identity)
 
@@ -69,7 +69,12 @@ def joint_of_heads(
     sums, count = (counted[:, None] * clean_probs).T @ noisy_probs, counted.sum()
     if shared:
         sums, count = totals([sums, count])
-    return sums / count.clamp(min=1)
+    return sums / _not_zero(count)
+
+
+def _not_zero(count: Tensor) -> Tensor:
+    """To divide a sum by that is 0 where the count is; weights may add up to less than 1."""
+    return count.clamp(min=torch.finfo(count.dtype).tiny)
 
 
 def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor, guard: float = LOG_GUARD) -> Tensor:
