@@ -102,22 +102,36 @@ def test_the_posterior_of_t_has_scipys_beta_marginals(num_classes):
             assert found.counts[i, j] == count
             assert found.mean[i, j] == pytest.approx((count + 0.5) / (size + num_classes / 2))
             marginal = stats.beta(count + 0.5, size - count + (num_classes - 1) / 2)
-            assert found.low[i, j] == pytest.approx(marginal.ppf(0.025), rel=1e-8)
-            assert found.high[i, j] == pytest.approx(marginal.ppf(0.975), rel=1e-8)
+            low, high = marginal.ppf(0.025) if count else 0, marginal.ppf(0.975) if count < size else 1
+            assert (found.low[i, j], found.high[i, j]) == pytest.approx((low, high), rel=1e-8)
             assert found.relative_error[i, j] == pytest.approx(marginal.std() / marginal.mean(), rel=1e-8)
     np.testing.assert_allclose(found.mean.sum(1), 1)
     assert found.n == np.sum((truth >= 0) & (given >= 0))
 
 
 def test_credible_intervals_hold_a_t_drawn_from_the_prior():
-    """Bayes' promise: over T from the prior and counts from T, 95% of the intervals hold the entry."""
-    rng, inside = np.random.default_rng(0), []
+    """Bayes' promise: over T from the prior and counts from T, 95% of the intervals hold the entry.
+
+    Those that reach 0 or 1 leave out one tail and not two.
+    """
+    rng, inside, ends = np.random.default_rng(0), [], []
     for _ in range(150):
         T = rng.dirichlet(np.full(4, 0.5), 4)
         truth = rng.integers(4, size=60)
         found = counted_posterior(truth, sampled(rng, T[truth]), 4)
         inside.append((found.low <= T) & (found.high >= T))
-    assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+        ends.append((found.low == 0) | (found.high == 1))
+    inside, ends = np.array(inside), np.array(ends)
+    assert inside[~ends].mean() == pytest.approx(0.95, abs=0.015)
+    assert inside[ends].mean() == pytest.approx(0.975, abs=0.015)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8, 400])
+def test_an_entry_that_is_truly_0_or_1_lies_in_its_interval(rows):
+    truth = np.repeat([0, 1, 2], rows)
+    found = counted_posterior(truth, np.where(truth < 2, truth, np.arange(3 * rows) % 2), 3)
+    T = np.array([[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0]])
+    assert ((found.low <= T) & (found.high >= T)).all()
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.97, 1.0])

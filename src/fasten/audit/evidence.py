@@ -184,7 +184,9 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
 def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
     """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
 
-    The marginals are beta distributions. With many classes and few rows the prior is most of the mean.
+    The marginals are beta distributions. With many classes and few rows the prior is most of the mean. An interval goes
+    down to 0 where nothing was counted, and up to 1 where all rows were: that is most often what such an entry is, and
+    quantiles never reach it.
 
     >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
     >>> found.mean.tolist(), found.low.round(3).tolist()
@@ -196,6 +198,7 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
     pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
     tails = [[beta_quantile(q, *map(float, pair)) for pair in pairs] for q in (LEVEL / 2, 1 - LEVEL / 2)]
     low, high = (np.array(tail)[place.ravel()].reshape(a.shape) for tail in tails)
+    low, high = np.where(counts == 0, 0, low), np.where(counts == counts.sum(1, keepdims=True), 1, high)
     return TransitionEvidence(counts, a / (a + b), low, high)
 
 
