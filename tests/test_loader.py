@@ -253,6 +253,16 @@ def test_balanced_draws_hold_k_distinct_rows_of_each_class_in_class_order():
     assert weight.all()
 
 
+def test_balanced_draws_take_labels_of_any_kind_and_none_that_are_no_class():
+    labels = [0, -1, 1, 1, 0, 2]
+    kinds = (torch.tensor(labels), np.array(labels), np.array(labels, np.int8), labels)
+    draws = [BalancedDraw(kind, 2, 2)(50, torch.Generator().manual_seed(0)) for kind in kinds]
+    assert set(draws[0][0].flatten().tolist()) == {0, 2, 3, 4}
+    for index, weight in draws[1:]:
+        assert torch.equal(index, draws[0][0])
+        assert torch.equal(weight, draws[0][1])
+
+
 def test_balanced_draws_are_uniform_over_the_rows_of_a_class():
     labels = torch.tensor([0] * 5 + [1] * 20)
     index, _ = BalancedDraw(labels, 2, 2)(20_000, torch.Generator().manual_seed(0))

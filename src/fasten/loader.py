@@ -60,7 +60,8 @@ class Picks:
 class BalancedDraw:
     """Draws the same number of rows of every class: without replacement, or with it where a class has too few.
 
-    A class without any row gets rows of weight 0.
+    A class without any row gets rows of weight 0. Labels are a tensor, an array or a list; what is no class is drawn
+    by none.
 
     >>> draw = BalancedDraw(torch.tensor([0, 0, 1, 1, 1]), per_class=2, num_classes=2)
     >>> index, weight = draw(1, torch.Generator().manual_seed(0))
@@ -68,7 +69,8 @@ class BalancedDraw:
     (torch.Size([1, 4]), [0, 1], 4.0)
     """
 
-    def __init__(self, labels: Tensor, per_class: int, num_classes: int) -> None:
+    def __init__(self, labels: Any, per_class: int, num_classes: int) -> None:
+        labels = torch.as_tensor(labels)
         self.per_class = per_class
         members = [torch.nonzero(labels == c).flatten() for c in range(num_classes)]
         self.count = torch.tensor([len(m) for m in members], device=labels.device)

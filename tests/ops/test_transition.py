@@ -32,6 +32,21 @@ def test_corrected_nll_matches_the_reference(k):
     np.testing.assert_allclose(got, ref_corrected_nll(p, T, y), rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8, torch.bool])
+def test_labels_of_any_kind_have_the_same_loss(kind):
+    p, T, y = draw(3, 3, seed=0)  # as many rows as classes, which a mask would fit, too
+    y = torch.from_numpy(y.clip(0, 1))
+    p, T = torch.from_numpy(p), torch.from_numpy(T)
+    assert torch.equal(corrected_nll(p, T, y.to(kind)), corrected_nll(p, T, y))
+
+
+@pytest.mark.parametrize("label", [-1, -100, 3])
+def test_a_label_that_is_no_class_has_no_loss(label):
+    p, T, _ = draw(3, 3, seed=0)
+    with pytest.raises(RuntimeError, match=f"index {label} is out of bounds"):
+        corrected_nll(torch.from_numpy(p), torch.from_numpy(T), torch.tensor([0, 1, label]))
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.4, 0.8, 1.0, 1.1])
 def test_correct_labels_matches_the_reference(threshold):
     p, _, y = draw(4, 64, seed=1)

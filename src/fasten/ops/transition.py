@@ -80,11 +80,13 @@ def _not_zero(count: Tensor) -> Tensor:
 def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor, guard: float = LOG_GUARD) -> Tensor:
     """Forward-corrected loss per row, −log P(noisy = label | x) with P = Tᵀ p: (B, N), (N, N), (B,) -> (B,).
 
-    `guard` is added inside the log.
+    `guard` is added inside the log. On a CPU a label that is no class is refused.
 
     >>> corrected_nll(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1]))
     tensor([0.6931])
     """
+    labels = labels.long()  # of other kinds some would be a mask
+    T[0].detach().gather(0, labels)  # refuses −1, which would index the last class; no device is waited for
     return -torch.log((T.T[labels] * probs).sum(1) + guard)
 
 
