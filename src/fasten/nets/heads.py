@@ -1,7 +1,7 @@
 """A feature extractor with one linear classifier, or two.
 
-The backbone is any module with an integer `num_features` that maps a batch to (B, num_features). It may run in a
-lower precision; logits are always in the heads' own.
+The backbone is any module with an integer `num_features` that maps a batch, be it of tokens or a dictionary, to
+(B, num_features). It may run in a lower precision; logits are always in the heads' own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Heads(nn.Module):
         """What the classifiers see, (B, num_features)."""
         trains = self.parts.overlap and torch.is_grad_enabled()
         together = one_pass(self.backbone, self.parts) if trains else nullcontext()
-        with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None), together:
+        like = next(self.get_submodule(self.names[0]).parameters(), x)  # a batch may hold no such numbers
+        with torch.autocast(like.device.type, dtype=self.precision, enabled=self.precision is not None), together:
             features: Tensor = self.backbone(x)
-        return features.to(x.dtype)
+        return features.to(like.dtype)
 
     def each(self, batches: list[Tensor], norm: NormMode) -> list[tuple[Tensor, ...]]:
         """The logits of several batches, with batch norm as `norm` says."""
