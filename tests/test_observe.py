@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import fasten
 from command_line import refuse
 from fasten import observe
 from fasten.audit.stored import read_audit
@@ -295,3 +296,25 @@ def test_the_page_on_ones_own_loop_runs_and_finds_the_wrong_labels(folder):
         result = CliRunner().invoke(app, command.split())
         assert result.exit_code == 0, result.output
     assert Path("review.csv").exists()
+
+
+def test_the_loop_of_the_page_trains_on_no_row_of_a_class_without_verified_ones(monkeypatch):
+    """Whatever row stands in its places."""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    for line, shorter in (("< 90, truth, -1)", "< 90 * (truth < 2), truth, -1)"), ('audit.save("audit")', "")):
+        assert code.count(line) == 1
+        code = code.replace(line, shorter)
+
+    class Other(fasten.BalancedDraw):
+        def __call__(self, *args):
+            index, weight = super().__call__(*args)
+            return torch.where(weight > 0, index, 1), weight
+
+    found = []
+    for draw in (fasten.BalancedDraw, Other):
+        monkeypatch.setattr(fasten, "BalancedDraw", draw)
+        names = {}
+        with torch.random.fork_rng(devices=[]):
+            exec(code, names)
+        found.append(names["net"].state_dict())
+    torch.testing.assert_close(*found)
