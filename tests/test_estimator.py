@@ -55,6 +55,30 @@ def test_it_sees_through_wrong_labels():
     assert clf.evidence_["num_random"] == (verified >= 0).sum()
 
 
+@pytest.mark.parametrize("surroundings", [torch.no_grad, torch.inference_mode])
+def test_it_trains_where_torch_follows_no_gradients(surroundings):
+    x, _, given, verified = make_data(60)
+    plain = FasTENClassifier(net=make_net(), epochs=2).fit(x, given, y_verified=verified)
+    with surroundings():
+        clf = FasTENClassifier(net=make_net(), epochs=2).fit(x, given, y_verified=verified)
+        found = clf.predict_proba(x)
+        again = clf.fit(x, given, y_verified=verified).predict_proba(x)
+    for p in (found, again, clf.predict_proba(x)):
+        np.testing.assert_array_equal(p, plain.predict_proba(x))
+
+
+def test_a_device_may_come_as_torch_has_it(tmp_path):
+    x, _, given, verified = make_data(60)
+    clf = clone(FasTENClassifier(epochs=2, device=torch.device("cpu"))).fit(x, given, y_verified=verified)
+    named = FasTENClassifier(epochs=2, device="cpu").fit(x, given, y_verified=verified)
+    np.testing.assert_array_equal(clf.predict_proba(x), named.predict_proba(x))
+    clf.save(tmp_path / "clf")
+    loaded = FasTENClassifier.load(tmp_path / "clf", device=torch.device("cpu"))
+    np.testing.assert_array_equal(loaded.predict_proba(x), named.predict_proba(x))
+    with pytest.raises(ValueError, match="unknown device 'gpu'; known: auto"):
+        FasTENClassifier(epochs=2, device="gpu").fit(x, given, y_verified=verified)
+
+
 def test_verdicts_on_easy_rows_alone_are_no_random_sample_and_it_warns():
     x, truth, given, verified = make_data(300)
     easy = np.argsort(given != truth, kind="stable")[:150]

@@ -78,6 +78,17 @@ def test_what_our_own_run_predicts_gives_the_files_that_it_wrote(tmp_path):
     assert both[0] == both[1]
 
 
+def test_updates_within_inference_mode_and_outside_of_it_are_alike():
+    logits, labels, _ = make_logits()
+    rows, watches = torch.arange(ROWS), [observe(labels) for _ in range(2)]
+    for number in range(3):
+        with torch.inference_mode(number != 1):
+            watches[0].update(rows, logits * number)
+        watches[1].update(rows, logits * number)
+    found = [watch.audit().probabilities for watch in watches]
+    np.testing.assert_array_equal(*found)
+
+
 @settings(deadline=None, max_examples=25)
 @drawn(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=12), st.integers(0, 99))
 def test_it_keeps_the_mean_of_all_that_it_was_shown(batches, seed):

@@ -57,6 +57,8 @@ NO_CLEAN_ROWS = (
 )
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()  # whatever surrounds the call
 def fit_task(
     run: Run, task: Task, machine: Machine, net: nn.Module | None = None
 ) -> tuple[nn.Module, Evaluation, list[str]]:
@@ -123,7 +125,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         net: str | nn.Module = "auto",
         epochs: int | None = 30,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         *,
         method: str = "fasten",
         batch_size: int | None = None,
@@ -203,7 +205,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, net: nn.Module | None = None, device: str = "auto"
+        cls, path: str | os.PathLike[str], *, net: nn.Module | None = None, device: str | torch.device = "auto"
     ) -> FasTENClassifier:
         """A classifier that was saved; `net` only where it was trained with a module of your own: one like that."""
         tensors, meta = _read(Path(path))

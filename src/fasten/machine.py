@@ -64,9 +64,10 @@ class Machine:
             torch.cuda.synchronize(self.device)
 
 
-def choose_machine(device: str | None = None, *, deterministic: bool = False) -> Machine:
-    """The device by name: `auto` (or None), `cpu`, `cuda`, `cuda:1`, `mps`."""
-    if device is None or device == "auto":
+def choose_machine(device: str | torch.device | None = None, *, deterministic: bool = False) -> Machine:
+    """The device by name: `auto` (or None), `cpu`, `cuda`, `cuda:1`, `mps`; or as torch has it."""
+    device = "auto" if device is None else str(device)
+    if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if device.startswith("cuda") and world() > 1:
         device = _own_gpu(device)

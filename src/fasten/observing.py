@@ -135,6 +135,7 @@ class Observer:
                 "from 0, as the labels stand"
             )
 
+    @torch.inference_mode(False)  # where they were made in it, nothing outside of it might change them
     def _tables(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The two tables, where the logits are; made at the first batch, which says how many classes there are."""
         if self._total is None or self._times is None:

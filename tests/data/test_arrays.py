@@ -39,6 +39,11 @@ def test_features_come_from_whatever_holds_them(x, y):
     assert rows.verified == rows.split == rows.picked == (None,) * 4
 
 
+def test_bfloat16_is_read_though_numpy_has_none():
+    x = torch.tensor(X).bfloat16()
+    np.testing.assert_array_equal(rows_from_arrays(x, Y).x, x.float().numpy())
+
+
 @pytest.mark.parametrize(
     "verified", [[None, 1, None, 0], [np.nan, 1, np.nan, 0], np.array([-1, 1, -1, 0]), ["", "1", "", "0"]]
 )

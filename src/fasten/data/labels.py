@@ -246,7 +246,13 @@ def _spoken(label: str) -> str:
 
 def on_host(values: Any) -> Any:
     """A tensor, perhaps on a device, as an array; anything else as it is."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    if not hasattr(values, "detach"):
+        return values
+    values = values.detach().cpu()
+    try:
+        return values.numpy()
+    except TypeError:  # NumPy has no bfloat16
+        return values.float().numpy()
 
 
 def _flat(values: Any, what: str) -> NDArray[Any]:
