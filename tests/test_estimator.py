@@ -244,6 +244,34 @@ def test_labels_of_any_kind_come_back_as_they_came(kind):
     assert clf.label_issues_["suggested"].tolist() == names[as_numbers.label_issues_["suggested"]].tolist()
 
 
+def truths(kind, values, checked):
+    """Labels 0 and 1 as other kinds have them; none where nobody checked."""
+    truth = values.astype(bool)
+    blank = np.where(checked, truth.astype(object), None)
+    return {
+        "numbers": np.where(checked, values, -1),
+        "floats": np.where(checked, values, np.nan),
+        "truths": truth if checked.all() else blank,
+        "objects": blank,
+        "nullable": pd.Series(blank, dtype="boolean"),
+        "nullable numbers": pd.Series(np.where(checked, values.astype(object), None), dtype="Int8"),
+    }[kind]
+
+
+@pytest.mark.parametrize("verdicts", ["numbers", "floats", "truths", "nullable", "nullable numbers"])
+@pytest.mark.parametrize("labels", ["numbers", "floats", "truths", "objects", "nullable", "nullable numbers"])
+def test_truth_values_are_0_and_1_where_the_labels_are(labels, verdicts):
+    x, truth, given, verified = make_data(60, 2)
+    checked, everywhere = verified >= 0, np.ones(60, bool)
+    plain = FasTENClassifier(epochs=1).fit(x, given, x[:2], [0, 1], verified)
+    y, y_clean = truths(labels, given, everywhere), truths(verdicts, np.array([0, 1]), everywhere[:2])
+    clf = FasTENClassifier(epochs=1).fit(x, y, x[:2], y_clean, truths(verdicts, truth, checked))
+    np.testing.assert_array_equal(clf.predict_proba(x), plain.predict_proba(x))
+    kinds = {"numbers": np.int64, "floats": np.float64, "nullable numbers": np.int8}
+    assert clf.classes_.dtype == clf.predict(x).dtype == clf.corrected_labels_.dtype == kinds.get(labels, np.bool_)
+    assert clf.label_issues_["suggested"].tolist() == plain.label_issues_["suggested"].tolist()  # True == 1
+
+
 def test_arrays_tensors_frames_and_lists_are_the_same_rows():
     x, _, given, verified = make_data(60)
     x = x.astype(np.float32)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows
-from fasten.data.targets import known_texts, make_classes
+from fasten.data.targets import check_one_kind, known_texts, make_classes, plain_labels, truths_as_given
 from fasten.data.task import Task
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
@@ -222,18 +221,19 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What was given, checked; sets `classes_` and what scikit-learn remembers of X."""
         if (X_clean is None) != (y_clean is None):
             raise ValueError("X_clean and y_clean come together, but one of them is missing")
-        _check_one_kind(y)
+        check_one_kind(y)
+        y = plain_labels(on_host(y))
         if _is_table(X):
-            x, y = validate_data(self, on_host(X), on_host(y), dtype=np.float32, ensure_min_samples=2)
+            x, y = validate_data(self, on_host(X), y, dtype=np.float32, ensure_min_samples=2)
         else:
             for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
                 delattr(self, name)
-            x, y = X, validate_data(self, y=on_host(y))
+            x, y = X, validate_data(self, y=y)
         check_classification_targets(y)
         clean = None if X_clean is None else self._like_x(X_clean)
         texts = known_texts(y, "y")
-        sure = None if y_clean is None else known_texts(y_clean, "y_clean")
-        verified = None if y_verified is None else label_texts(y_verified, "y_verified")
+        sure = None if y_clean is None else truths_as_given(texts, known_texts(y_clean, "y_clean"))
+        verified = None if y_verified is None else truths_as_given(texts, label_texts(y_verified, "y_verified"))
         check_alike(DATA, texts, [*(sure or []), *(verified or [])])
         self.classes_ = make_classes(y, texts, sure, verified)
         rows = rows_from_arrays(
@@ -330,17 +330,6 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         packed = BytesIO(tensors["matrices"].numpy().tobytes() if "matrices" in tensors else b"")
         evidence = with_matrices(meta["evidence"], "evidence", read_matrices(packed))
         self._keep(table, tensors["transition_matrix"].numpy(), evidence)
-
-
-def _check_one_kind(y: Any) -> None:
-    """Refuse a list of texts and numbers: NumPy would make texts of all, and they would not come back as they came."""
-    labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a column of pandas
-    if isinstance(labels, list | tuple):
-        kinds = {
-            isinstance(label, str) for label in labels if isinstance(label, str | Real) and label == label
-        }  # no NaN
-        if len(kinds) > 1:
-            raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
 
 
 def _is_table(X: Any) -> bool:

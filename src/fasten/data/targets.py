@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.labels import check_nobody, classes_of, label_texts
 
 Texts = list[str | None]
+
+
+def check_one_kind(y: Any) -> None:
+    """Refuse a list of texts and numbers: NumPy would make texts of all, and they would not come back as they came."""
+    labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a column of pandas
+    if isinstance(labels, list | tuple):
+        kinds = {
+            isinstance(label, str) for label in labels if isinstance(label, str | Real) and label == label
+        }  # no NaN
+        if len(kinds) > 1:
+            raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
+
+
+def plain_labels(y: Any) -> Any:
+    """Labels of pandas' nullable kinds, and objects that are truth values, as NumPy's own; others as they are.
+
+    >>> plain_labels(pd.Series([2, 1], dtype="Int64")), plain_labels(np.array([True, False], object))
+    (array([2, 1]), array([ True, False]))
+    """
+    kind = getattr(y, "dtype", None)
+    if kind == np.dtype(object) and all(isinstance(label, bool | np.bool_) for label in np.ravel(y)):
+        return np.asarray(y, bool)
+    kind = getattr(kind, "numpy_dtype", None)
+    return y if kind is None or kind.kind not in "biuf" or pd.isna(y).any() else np.asarray(y, kind)
+
+
+def truths_as_given(given: Texts, others: Texts) -> Texts:
+    """Other labels, with truth values as the 0 and 1 that all given ones are, or 0 and 1 as truth values.
+
+    >>> truths_as_given(["0", "1"], ["True", None]), truths_as_given(["False", "True"], ["1", "0"])
+    (['1', None], ['True', 'False'])
+    """
+    numbers: dict[str | None, str] = {"False": "0", "True": "1"}
+    if set(given) <= set(numbers.values()):
+        return [numbers.get(text, text) for text in others]
+    if set(given) <= set(numbers):
+        truths: dict[str | None, str] = {"0": "False", "1": "True"}
+        return [truths.get(text, text) for text in others]
+    return others
 
 
 def known_texts(values: Any, what: str) -> Texts:
