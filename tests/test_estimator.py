@@ -110,6 +110,29 @@ def test_the_table_is_that_of_the_rows_of_x():
     assert (table["corrected"][settled] == truth[settled]).all()
 
 
+INDEXES = {
+    "shuffled": (list(range(60))[::-1], True),
+    "texts": ([f"patient {row}" for row in range(60)], True),
+    "dates": (pd.date_range("2024-01-01", periods=60), True),
+    "two levels": (pd.MultiIndex.from_product([["a", "b"], range(30)]), True),
+    "repeated": ([0, 1] * 30, False),
+    "alike as texts": ([*range(59), "7"], False),
+    "blank": ([*range(59), " "], False),
+}
+
+
+@pytest.mark.parametrize("kind", INDEXES)
+def test_ids_are_the_index_of_a_frame_where_it_names_each_row(kind):
+    x, _, given, verified = make_data(60)
+    index, names = INDEXES[kind]
+    frame = pd.DataFrame(x, index=index)
+    clf = FasTENClassifier(epochs=1).fit(frame, given, x[:2], given[:2], verified)
+    rows = clf.label_issues_["row"].tolist()
+    ids = frame.index if names else range(60)
+    assert clf.label_issues_["id"].tolist() == [str(ids[row]) for row in rows]
+    assert clf.label_issues_["given"].tolist() == given[rows].tolist()
+
+
 def test_further_clean_rows_may_bring_a_new_class():
     x, truth, given, _ = make_data()
     known, rare = truth < 2, truth == 2

@@ -243,6 +243,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y_clean=sure,
             y_verified=verified,
             picked=picked,
+            ids=_ids(X),
             how=Own(size=self.size, max_bad=0).decoding(),  # each row of X keeps its place
             class_names=[str(text) for text in known_texts(self.classes_, "y")],
             name=DATA,
@@ -330,6 +331,12 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         packed = BytesIO(tensors["matrices"].numpy().tobytes() if "matrices" in tensors else b"")
         evidence = with_matrices(meta["evidence"], "evidence", read_matrices(packed))
         self._keep(table, tensors["transition_matrix"].numpy(), evidence)
+
+
+def _ids(X: Any) -> list[str] | None:
+    """What a DataFrame's index calls its rows, if each by a name of its own."""
+    ids = [str(name) for name in X.index] if isinstance(X, pd.DataFrame) else []
+    return ids if ids and all(map(str.strip, ids)) and len(set(ids)) == len(ids) else None
 
 
 def _is_table(X: Any) -> bool:
