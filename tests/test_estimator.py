@@ -267,6 +267,24 @@ def test_labels_of_any_kind_come_back_as_they_came(kind):
     assert clf.label_issues_["suggested"].tolist() == names[as_numbers.label_issues_["suggested"]].tolist()
 
 
+def test_dropout_draws_from_the_random_state_too_and_leaves_torchs_alone():
+    x, _, given, verified = make_data(60)
+    torch.manual_seed(1)
+    before, p = torch.get_rng_state(), []
+    for state in (1, 1, 2):
+        net = nn.Sequential(make_net(), nn.Dropout(0.5))
+        p.append(FasTENClassifier(net=net, epochs=2, random_state=state).fit(x, given, y_verified=verified))
+        assert torch.equal(before, torch.get_rng_state())
+        torch.rand(1)  # what the user does in between moves nothing
+        before = torch.get_rng_state()
+    p = [clf.predict_proba(x) for clf in p]
+    np.testing.assert_array_equal(p[0], p[1])
+    assert (p[0] != p[2]).any()
+    with pytest.raises(ValueError, match="diverged"):
+        FasTENClassifier(net=net, epochs=2, rate=1e20).fit(x, given, y_verified=verified)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def truths(kind, values, checked):
     """Labels 0 and 1 as other kinds have them; none where nobody checked."""
     truth = values.astype(bool)

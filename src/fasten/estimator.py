@@ -40,7 +40,7 @@ from fasten.options import apply_settings, find_method, rate_of
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
 from fasten.runs.beginnings import check_plan
-from fasten.runs.building import build_method, fill_networks, make_fit, make_loader, weights_and_tables
+from fasten.runs.building import build_method, fill_networks, make_fit, make_loader, seeded, weights_and_tables
 from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.runs.divergence import Diverged, check_finite
 from fasten.runs.inference import blank_task, trainable
@@ -161,7 +161,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = _seed(self.random_state)
         task = make_own_task(rows, seed)
         run = self._run(task, machine, seed)
-        method, found, self.notes_ = fit_task(run, task, machine, _module(self.net))
+        with seeded(seed, "training"):
+            method, found, self.notes_ = fit_task(run, task, machine, _module(self.net))
         data = {"class_names": task.class_names, "shape": task.shape, "mean": task.mean, "std": task.std}
         self._fitted = Fitted(run, method, data)
         table = found.findings.table(found.known, task.class_names, verdicts=True)

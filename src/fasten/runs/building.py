@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +23,31 @@ from fasten.machine import OWN_KERNELS, Machine
 from fasten.nets import Heads, build_backbone
 from fasten.options import find_method, option_types
 from fasten.records import Run
-from fasten.seeds import torch_seed
+from fasten.seeds import Key, torch_seed
 from fasten.stream import StreamLoader
 
 # Of users' own data: clean rows in a batch, of which the few there are must not be learnt by heart; and what FasTEN's T̂
 # is made of, by benchmarks/estimate.py.
 MOST_PER_CLASS, ESTIMATE = 10, "noisy"
-_SEEDING = threading.Lock()  # torch's generator is the process's: threads take turns
+_SEEDING = threading.RLock()  # torch's generator is the process's: threads take turns
+
+
+@contextmanager
+def seeded(seed: int, *key: Key) -> Iterator[None]:
+    """What draws from torch's own generators, as dropout does, draws the same; afterwards they are as they were.
+
+    They are the process's: of threads that train at once none can say what it draws.
+    """
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with ExitStack() as kept:
+        with _SEEDING:
+            kept.enter_context(torch.random.fork_rng(gpus))
+            torch.manual_seed(torch_seed(seed, *key))
+        try:
+            yield
+        finally:
+            with _SEEDING:
+                kept.close()
 
 
 def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
@@ -44,8 +63,7 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     if options.get("strong") and task.x.ndim != 4:
         cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"
         raise ValueError(f"{run.method} here trains on strong views of images, and {task.name} has no images; {cure}")
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(run.seed, "init"))
+    with _SEEDING, seeded(run.seed, "init"):
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
         backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
         told = {"num_classes": task.num_classes, **({"shape": task.shape} if entry.shaped else {}), **options}
