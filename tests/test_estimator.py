@@ -79,6 +79,24 @@ def test_a_device_may_come_as_torch_has_it(tmp_path):
         FasTENClassifier(epochs=2, device="gpu").fit(x, given, y_verified=verified)
 
 
+def test_columns_of_which_float32_keeps_little_are_noted():
+    x, _, given, verified = make_data(60)
+    x[:, 1] += 1e9
+    frame = pd.DataFrame(x, columns=list("abcde"))
+    for rows, name in ((x, "1"), (torch.tensor(x), "1"), (x.tolist(), "1"), (frame, "'b'")):
+        clf = FasTENClassifier(epochs=1).fit(rows, given, rows[:3], given[:3], verified)
+        (note,) = [note for note in clf.notes_ if "float32" in note]
+        assert f"the numbers in the column {name} are so large" in note
+    centred = FasTENClassifier(epochs=1).fit(x - x.mean(0), given, y_verified=verified)
+    assert not any("float32" in note for note in centred.notes_)
+
+
+def test_numbers_beyond_float32_are_refused():
+    x, _, given, _ = make_data(60)
+    with pytest.raises(ValueError, match=r"x holds 1e\+39 in row 7, column 2; give finite numbers in float32's range"):
+        FasTENClassifier(epochs=1).fit(np.where(np.arange(300).reshape(60, 5) == 37, 1e39, x), given)
+
+
 def test_verdicts_on_easy_rows_alone_are_no_random_sample_and_it_warns():
     x, truth, given, verified = make_data(300)
     easy = np.argsort(given != truth, kind="stable")[:150]

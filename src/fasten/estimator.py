@@ -49,6 +49,7 @@ from fasten.runs.unseen import JUDGED_UNSEEN, by_heart, unseen_probabilities
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
+NUMBERS = [np.dtype(kind) for kind in "dfebBhHiIlLqQ?"]  # as they come, so that it shows what float32 keeps of them
 LABEL_COLUMNS = ("given", "suggested", "corrected", "verified")
 NO_CLEAN_ROWS = (
     "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given, and judge them "
@@ -225,7 +226,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_one_kind(y)
         y = plain_labels(on_host(y))
         if _is_table(X):
-            x, y = validate_data(self, on_host(X), y, dtype=np.float32, ensure_min_samples=2)
+            x, y = validate_data(self, on_host(X), y, dtype=NUMBERS, ensure_min_samples=2)
         else:
             for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
                 delattr(self, name)
@@ -247,6 +248,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ids=_ids(X),
             how=Own(size=self.size, max_bad=0).decoding(),  # each row of X keeps its place
             class_names=[str(text) for text in known_texts(self.classes_, "y")],
+            feature_names=list(getattr(self, "feature_names_in_", ())),
             name=DATA,
         )
         return replace(rows, notes=(*rows.notes, *note_blanks(DATA, texts)))
@@ -255,7 +257,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Further examples, checked as those of `fit` where they are rows of features."""
         if not hasattr(self, "n_features_in_"):
             return X
-        return validate_data(self, on_host(X), dtype=np.float32, reset=False)
+        return validate_data(self, on_host(X), dtype=NUMBERS, reset=False)
 
     def _new_rows(self, X: Any) -> Rows:
         data = self._fitted.data

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding
 from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
+from fasten.data.numbers import coarse, note_coarse
 from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.suggest import nearest, one_line
 
@@ -73,6 +74,7 @@ def rows_from_arrays(
     picked: Sequence[Picked | None] | None = None,
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] = (),
     name: str = "arrays",
 ) -> Rows:
     """Rows from arrays, tensors, pandas objects or lists of image files, and labels that are texts or whole numbers.
@@ -80,6 +82,7 @@ def rows_from_arrays(
     `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (-1 that is
     also one of `y` is a label; then unchecked rows must be marked otherwise, and there must be some). A file
     in both `x` and `x_clean` is one row. `ids` are of the rows of x; else rows are numbered, or called by their files.
+    `feature_names` are those of columns that do not say theirs.
 
     >>> rows = rows_from_arrays(np.eye(3), ["cat", "dog", "cat"], y_verified=[None, "cat", None])
     >>> rows.ids, rows.given_codes().tolist(), rows.verified_codes().tolist()
@@ -87,7 +90,8 @@ def rows_from_arrays(
     """
     asked = {"": (x, y), "clean": (x_clean, y_clean), "valid": (x_valid, y_valid), "test": (x_test, y_test)}
     xs, ys = _parts(name, asked, labelled=class_names is None)
-    examples = {part: _examples(f"{name}: {_called(part)}", values) for part, values in xs.items()}
+    came = {part: _files_or_array(f"{name}: {_called(part)}", values) for part, values in xs.items()}
+    examples = {part: _examples(f"{name}: {_called(part)}", found) for part, found in came.items()}
     columns = {part: _columns(name, part, found, ys[part]) for part, found in examples.items()}
     columns[""] = _with_verdicts(name, columns[""], y_verified, picked, ids, class_names)
     files = {part: found for part, found in examples.items() if isinstance(found, list)}
@@ -98,8 +102,9 @@ def rows_from_arrays(
         raise ValueError(
             f"{name}: {_called(next(iter(files)))} names files, but others are arrays; give all in one form"
         )
-    rows = make_rows(name, _joined(columns), _stacked(name, arrays), class_names, (), _feature_names(name, xs))
-    return compare_test_rows(rows)
+    names = tuple(feature_names) or _feature_names(name, xs)
+    notes = _note_coarse(name, came[""], names)
+    return compare_test_rows(make_rows(name, _joined(columns), _stacked(name, arrays), class_names, notes, names))
 
 
 def _parts(name: str, asked: Mapping[str, tuple[Any, Any]], labelled: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -148,13 +153,19 @@ def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list
     return [None if text is None else named[text] for text in texts]
 
 
-def _examples(what: str, values: Any) -> Examples:
-    """Images as uint8 (n, H, W, C), features as float32 (n, D), or files."""
+def _files_or_array(what: str, values: Any) -> Examples:
     if isinstance(values, list | tuple) and values and all(isinstance(value, str | os.PathLike) for value in values):
         return [Path(value) for value in values]
     array = _array(what, values)
     if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(value, str | os.PathLike) for value in array):
         return [Path(value) for value in array.tolist()]
+    return array
+
+
+def _examples(what: str, array: Examples) -> Examples:
+    """Images as uint8 (n, H, W, C), features as float32 (n, D), or files."""
+    if isinstance(array, list):
+        return array
     if array.ndim in (3, 4):
         return _pixels(what, array)
     if array.ndim != 2 or not array.shape[1]:
@@ -206,6 +217,12 @@ def _features(what: str, array: NDArray[Any]) -> NDArray[np.float32]:
             f"{what} holds {array[row, column]} in row {row}, column {column}; give finite numbers in float32's range"
         )
     return x
+
+
+def _note_coarse(name: str, x: Examples, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(x, list) or x.ndim != 2:
+        return ()
+    return note_coarse(name, [names[column] if names else column for column in np.flatnonzero(coarse(x)).tolist()])
 
 
 def _feature_names(name: str, examples: Mapping[str, Any]) -> tuple[str, ...]:

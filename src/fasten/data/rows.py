@@ -232,18 +232,6 @@ def compare_test_rows(rows: Rows) -> Rows:
     return replace(rows, notes=(*rows.notes, *notes))
 
 
-def check_numbers(what: str, x: NDArray[np.float32]) -> None:
-    """Every number is there, and within the range in which it is kept."""
-    lacking, large = np.flatnonzero(np.isnan(x).any(1)), np.flatnonzero(np.isinf(x).any(1))
-    if len(lacking):
-        where = f"{len(lacking)} of {len(x)} rows, first in row {lacking[0]}"
-        raise ValueError(f"{what} lacks a finite number in {where}; fill them in, or take the column or the rows out")
-    if len(large):
-        where = f"{len(large)} of {len(x)} rows, first in row {large[0]}"
-        most = f"beyond float32's range (±{np.finfo(np.float32).max:.1e})"
-        raise ValueError(f"{what} holds a number {most} in {where}; rescale it, or take the column or the rows out")
-
-
 def check_columns(name: str, columns: Columns) -> None:
     """There are rows, all columns have one entry for each, and every row has an id of its own."""
     total = len(columns.ids)

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
 from fasten.data.labels import label_texts, part_of, picked_of
-from fasten.data.rows import Columns, Rows, check_numbers, compare_test_rows, make_columns, make_image_rows, make_rows
-from fasten.data.texts import DELIMITERS, lines_below, read_text, split_header, split_line
+from fasten.data.numbers import check_numbers, coarse, listed_numbers, note_coarse
+from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
+from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header, split_line
 from fasten.suggest import nearest, one_line
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ TABLES = (*CSV, *PARQUET)
 IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
+HEAD = 2**20  # of a CSV file, by which its columns are judged
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
 COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it; "Unnamed: 0.1" the second time
 TRUTHS = ("true", "false")  # 1 and 0
@@ -89,7 +91,8 @@ def rows_from_arrow(
     if feature_names is not None:
         _check_features(name, names, feature_names)
         names = list(feature_names)
-    x = _features(name, table, names)
+    x, lost = _features(name, table, names)
+    notes = [*notes, *note_coarse(name, lost)]
     return compare_test_rows(make_rows(name, columns, x, class_names, notes, names))
 
 
@@ -134,10 +137,12 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
     """The columns that are of use, and the names of the others."""
     names, delimiter = _header(path, labelled)
     check_names(path.name, names, labelled)
-    _check_quotes(path, delimiter)
+    check_quotes(path, delimiter)
     wanted, unused = useful(path.name, names, feature_names)
     truths = _truths(path, names, delimiter)
-    kinds = {name: pa.bool_() if name in truths else pa.float32() for name in names}
+    features = [name for name in wanted if name not in KNOWN and name not in truths]
+    wide = _wide(path, names, delimiter, features) if features else ()
+    kinds = {name: pa.bool_() if name in truths else pa.float64() if name in wide else pa.float32() for name in names}
     types = {name: pa.string() if name in KNOWN else kinds[name] for name in wanted}
     try:
         return _parsed(path, names, delimiter, column_types=types, include_columns=wanted), unused
@@ -155,15 +160,30 @@ def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
     return {name for name, cell in zip(names, cells, strict=False) if cell.lower() in TRUTHS}
 
 
+def _wide(path: Path, names: Sequence[str], delimiter: str, features: Sequence[str]) -> set[str]:
+    """The columns that may hold more than float32 keeps, by the first rows: it is then known of all."""
+    options = _options(names, delimiter, column_types=dict.fromkeys(features, pa.float64()), include_columns=features)
+    options[0].block_size = min(HEAD, LONGEST_LINE)
+    try:
+        with pa.csv.open_csv(path, *options) as reader:
+            first = reader.read_next_batch()
+    except (pa.ArrowInvalid, StopIteration):  # no rows, or not such: the whole file will show
+        return set()
+    columns = [column.to_numpy(zero_copy_only=False)[:, None] for column in first.columns]
+    return {name for name, column in zip(features, columns, strict=True) if coarse(column, varied=False).any()}
+
+
 def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) -> pa.Table:
     """A CSV file behind its first line."""
-    table = pa.csv.read_csv(
-        path,
+    return _without_marks(pa.csv.read_csv(path, *_options(names, delimiter, **convert)))
+
+
+def _options(names: Sequence[str], delimiter: str, **convert: Any) -> tuple[Any, Any, Any]:
+    return (
         pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
         pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pa.csv.ConvertOptions(**convert),
     )
-    return _without_marks(table)
 
 
 def _without_marks(table: pa.Table) -> pa.Table:
@@ -231,15 +251,6 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[
                 wanted = "True or False, as the column begins" if types[name] == pa.bool_() else "a number"
                 return f"{where}: {cell[:80]!r} in column {name!r} is not {wanted}{_perhaps(name, cell)}"
     return f"{path.name} cannot be read as CSV ({one_line(error, 200)})"
-
-
-def _check_quotes(path: Path, delimiter: str) -> None:
-    """A quote that is opened and not closed would swallow the rest of the file."""
-    with open(path, "rb") as file:
-        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(LONGEST_LINE), b""))
-    if quotes % 2:
-        for _ in lines_below(path, delimiter):
-            pass
 
 
 def _fits(cell: str, kind: pa.DataType) -> bool:
@@ -363,34 +374,28 @@ def _check_features(name: str, names: Sequence[str], wanted: Sequence[str]) -> N
         raise ValueError(f"{name} lacks the column {lacking[0]!r}, which the model was trained on; {near}")
 
 
-def _features(name: str, table: pa.Table, names: Sequence[str]) -> NDArray[np.float32]:
-    """The columns as (n, D); a column of lists of one length gives as many features."""
+def _features(name: str, table: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.float32], list[str]]:
+    """The columns as (n, D), and those of which little is left; a column of lists of one length gives many features."""
     if not names:
         raise ValueError(f"{name} has neither a column 'path' with images nor columns of numbers; add one of them")
     blocks = [_numbers(name, column, table[column]) for column in names]
     x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
-    place = 0
+    place, lost = 0, []
     for column, block in zip(names, blocks, strict=True):
         with np.errstate(over="ignore"):  # found below
             x[:, place : place + block.shape[1]] = block
         check_numbers(f"{name}: column {column!r}", x[:, place : place + block.shape[1]])
         place += block.shape[1]
-    return x
+        if coarse(block).any():
+            lost.append(column)
+    return x, lost
 
 
 def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
     """One column as (n, width), NaN where a value is missing."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _listed_numbers(name, column, values)
+        return listed_numbers(f"{name}: column {column!r}", values)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise ValueError(f"{name}: column {column!r} holds {kind} and not numbers{_perhaps(column)}")
     return np.asarray((values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values).to_numpy())[:, None]
-
-
-def _listed_numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
-    kind, lengths = values.type.value_type, pa.compute.unique(pa.compute.list_value_length(values)).to_pylist()
-    if len(lengths) != 1 or not lengths[0] or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ValueError(f"{name}: column {column!r} must hold a list of numbers in each row, all of one length")
-    flat = pa.compute.list_flatten(values).to_numpy()  # an array a row would take several times the memory
-    return np.asarray(flat, None if pa.types.is_floating(kind) else np.float64).reshape(len(values), -1)

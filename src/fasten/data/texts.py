@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+BLOCK = 2**24  # bytes
 
 
 def read_text(path: Path) -> str:
@@ -54,3 +55,12 @@ def lines_below(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(
             f"{path.name}: line {start}: a quote is opened there and not closed ({error}); close it"
         ) from None
+
+
+def check_quotes(path: Path, delimiter: str) -> None:
+    """A quote that is opened and not closed would swallow the rest of the file."""
+    with open(path, "rb") as file:
+        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b""))
+    if quotes % 2:
+        for _ in lines_below(path, delimiter):
+            pass
