@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from builders import CPU64, make_tiny_task
 from fasten.averaging import PER_EPOCH, Mean
-from fasten.contract import Recipe
+from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit
+from fasten.loader import Loader
 from test_contract import RECIPE, make_fit
 
 AVERAGED = replace(RECIPE, epochs=3, average=0.4)
@@ -81,6 +83,47 @@ def test_training_is_the_same_and_what_is_evaluated_and_kept_is_the_mean():
     np.testing.assert_allclose(weights_of(averaged), expected, rtol=1e-9)
     again = averaged.measure(averaged.method, averaged.update.history)
     assert again["test_accuracy"] == best["test_accuracy"]
+
+
+class Changing(nn.Module):
+    """One number that each update raises; the epochs of its second stage are as long as `lengths` says."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        super().__init__()
+        self.net = nn.Linear(1, 1, bias=False)
+        self.register_buffer("keep", torch.ones(360))
+        self.lengths, self.waiting = lengths, iter(lengths)
+
+    def plan(self) -> list[Stage]:
+        draws, optim = {"noisy": Draw("noisy", 3, keep=self.keep)}, {self.net: Optim(0.1, momentum=0.0)}
+        first = Stage("first", self.step, draws, optim, 2)
+        return [first, replace(first, epochs=len(self.lengths), prepare=self.divide, each_epoch=True, average=0.4)]
+
+    def step(self, batch):
+        yield self.net, -self.net.weight.sum()
+
+    def divide(self, predict) -> None:
+        self.keep.fill_(0)
+        self.keep[: 3 * next(self.waiting)] = 1
+
+
+@pytest.mark.parametrize("lengths", [[2] * 5, [1] * 7, [5, 120, 7, 1, 40]])
+def test_updates_are_counted_that_were_done_where_epochs_change_their_length(lengths):
+    """Of a stage of its own; three updates are more than some epochs have, none of which is left out for good."""
+    method, task = CPU64.place(Changing(lengths)), make_tiny_task(per_class=128)  # 360 noisy rows
+    found, track = [], []
+
+    def weigh(*_) -> dict:
+        found.append(method.net.weight.item())
+        return {}
+
+    fit = Fit(method, method.plan(), Loader(task, CPU64.device, 0, CPU64.dtype), CPU64, weigh)
+    fit.after_update = lambda epoch_ended: track.append(method.net.weight.item())
+    fit.run()
+    start, second = track[239], np.array(track[240:])[:, None]
+    for epoch, mean in enumerate(found[2:], 1):
+        taken = second[: sum(lengths[:epoch])][2::3]
+        np.testing.assert_allclose(mean, ref_mean(np.array([start]), taken, 0.4)[0], rtol=1e-12)
 
 
 def trained(recipe: Recipe) -> tuple[Fit, list[np.ndarray]]:

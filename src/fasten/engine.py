@@ -35,6 +35,7 @@ class Progress:
     epoch: int = 1  # of the stage, counted from 1
     update: int = 0  # done in this epoch
     done: int = 0  # updates in all
+    before: int = 0  # of these, those of the stages before
     seconds: float = 0.0  # of training so far, set-up not counted
     setup_seconds: float = 0.0
     images: int = 0
@@ -55,7 +56,7 @@ class Update:
         self.optimizers = {p: make_optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
         self.count_updates()
-        self.most = most = loader.most_updates(stage)
+        most = loader.most_updates(stage)
         self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
         self.every = {name: math.ceil(most * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
         rows = {name: math.ceil(most / every) for name, every in self.every.items()}
@@ -143,7 +144,7 @@ class Fit:
         while self.progress.stage < len(self.plan):
             self._run_stage()
             self.progress.stage += 1
-            self.progress.epoch, self.progress.update = 1, 0
+            self.progress.epoch, self.progress.update, self.progress.before = 1, 0, self.progress.done
         self._load_networks(self.selected)
 
     def _run_stage(self) -> None:
@@ -209,7 +210,7 @@ class Fit:
             step(picks)
             at.update, at.done = at.update + 1, at.done + 1
             at.images += images
-            update.mean.follow((at.epoch - 1) * update.most + at.update)
+            update.mean.follow(at.done - at.before)
             if at.update < update.length:
                 self.after_update(False)
         self._end_epoch(stage, update)
