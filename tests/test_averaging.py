@@ -85,6 +85,30 @@ def test_training_is_the_same_and_what_is_evaluated_and_kept_is_the_mean():
     assert again["test_accuracy"] == best["test_accuracy"]
 
 
+def test_of_a_frozen_network_the_classifier_alone_is_averaged():
+    """All else stays as it is, batch-norm statistics too, and checkpoints hold it once."""
+    fit = make_fit("dividemix", recipe=replace(AVERAGED, frozen=True))
+    backbones = {name: t.clone() for name, t in fit.method.state_dict().items() if "backbone" in name}
+    fit.run()
+    heads = [p for net in (fit.method.net, fit.method.twin) for p in net.clean.parameters()]
+    assert [t.data_ptr() for t in fit.update.mean.weights] == [p.data_ptr() for p in heads]
+    assert sum(name.startswith("mean.") for name in fit.tensors()) == 4
+    assert any("running_mean" in name for name in backbones)
+    assert all(torch.equal(fit.method.state_dict()[name], t) for name, t in backbones.items())
+
+
+def test_weights_that_do_not_train_are_not_averaged_and_what_trains_is_whatever_mode_it_comes_in():
+    fit = make_fit("fasten", recipe=AVERAGED)
+    still, *_ = fit.method.net.parameters()
+    still.requires_grad_(False)
+    fit.method.eval()
+    fit.start_stage()
+    averaged = {t.data_ptr() for t in fit.update.mean.weights}
+    state = {name: t for name, t in fit.method.net.state_dict().items() if t.is_floating_point()}
+    assert any("running_mean" in name for name in state)
+    assert averaged == {t.data_ptr() for t in state.values()} - {still.data_ptr()}
+
+
 class Changing(nn.Module):
     """One number that each update raises; the epochs of its second stage are as long as `lengths` says."""
 

@@ -21,12 +21,12 @@ PER_EPOCH = 40
 
 
 class Mean:
-    """The mean of all weights and statistics of some networks; of none with a share of 0."""
+    """The mean of the weights and statistics of some networks that training moves; of none with a share of 0."""
 
     def __init__(self, parts: Iterable[nn.Module], share: float, length: int) -> None:
         self.share, self.every = share, max(1, length // PER_EPOCH)
-        state = {t: None for part in parts if share for t in (*part.parameters(), *part.buffers())}  # each once
-        self.weights = [tensor for tensor in state if tensor.is_floating_point()]
+        state = {tensor: None for part in parts if share for tensor in _moving(part)}  # each once
+        self.weights = list(state)
         self.values = [tensor.detach().clone() for tensor in self.weights]
 
     @torch.no_grad()
@@ -44,6 +44,12 @@ class Mean:
             yield
         finally:
             _copy(self.weights, weights)
+
+
+def _moving(part: nn.Module) -> list[Tensor]:
+    """What a frozen network has stays out: its weights are buffers, and its layers are in evaluation mode."""
+    buffers = (b for module in part.modules() if module.training for b in module.buffers(recurse=False))
+    return [*(p for p in part.parameters() if p.requires_grad), *(b for b in buffers if b.is_floating_point())]
 
 
 @torch.no_grad()

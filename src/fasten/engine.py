@@ -160,11 +160,11 @@ class Fit:
         stage = self.plan[self.progress.stage]
         if self.progress.epoch == 1 and self.progress.update == 0:
             self._begin(stage)
+        self.method.train()  # first: what stays in evaluation mode has no part in the mean
         before, self.update = self.update, Update(stage, self.loader, self.machine.device)
         if stage.go_on and before is not None:
             self.update.take_over(before)
         self._take_restored()
-        self.method.train()
         step = self._fast(stage, self.update)
         self.machine.wait()
         self.progress.setup_seconds += time.perf_counter() - began
