@@ -16,7 +16,10 @@ from safetensors.torch import load_file
 import fasten.runs.building as building
 import fasten.runs.training as training
 from fasten.cli import main
+from fasten.commands.console import show_result
 from fasten.datasets import DATASETS, find_dataset, load_task
+from fasten.methods.clean_only import CleanOnly
+from fasten.methods.fasten import FasTEN
 from fasten.options import apply_settings
 from fasten.records import Run, epochs_so_far, read_record
 from fasten.runs.notes import clean_rows_do_better, most_labels_wrong
@@ -162,6 +165,53 @@ def test_a_reference_is_the_same_whatever_it_is_held_against(tmp_path):
         run = Run("digits", "symmetric:0.4", method, options, recipe, seed=0)
         found.append(train(run, tmp_path / method, Settings(device="cpu"))["references"]["clean_only"])
     assert len({(r["test_accuracy"], r["valid_accuracy"], r["updates"]) for r in found}) == 1
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """Make a method's losses NaN at a rate or above; returns the rates that its updates have had."""
+
+    def spoil(method, harmful_rate: float) -> list[float]:
+        real, rates = method.step, []
+
+        def step(self, batch):
+            for part, loss in real(self, batch):
+                rates.append(batch.rates[part].item())
+                yield part, loss * (np.nan if rates[-1] >= harmful_rate else 1)
+
+        monkeypatch.setattr(method, "step", step)
+        return rates
+
+    return spoil
+
+
+def test_a_reference_that_diverges_is_left_out_and_named(tmp_path, capsys, spoilt):
+    """All weights NaN, it would predict the first class and pass for what the clean rows alone give."""
+    spoilt(CleanOnly, 0.0)
+    run = replace(RUN, recipe=replace(RECIPE.scaled(1), batch_size=400))
+    record = train(run, tmp_path / "r", Settings(device="cpu", noisy_reference=True))
+    assert record["references"]["clean_only"] is None
+    assert record["references"]["noisy_only"]["test_accuracy"] > 0
+    assert sum("clean-only is left out of the comparison: training diverged" in note for note in record["notes"]) == 1
+    assert read_record(tmp_path / "r")["references"] == record["references"]
+    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "Noisy rows alone" in page
+    assert "Clean rows alone<" not in page
+    show_result(record, tmp_path / "r")
+    said = capsys.readouterr().out
+    assert "noisy labels only" in said
+    assert "clean rows only" not in said
+
+
+def test_the_reference_of_a_run_that_was_taken_back_has_its_lower_rate(tmp_path, spoilt):
+    spoilt(FasTEN, RECIPE.rate / 2)
+    rates = spoilt(CleanOnly, RECIPE.rate / 2)
+    record = train(
+        replace(RUN, recipe=replace(RECIPE, batch_size=400)), tmp_path / "r", Settings(device="cpu", on_nan="rewind")
+    )
+    assert [went["rate_factor"] for went in record["rewinds"]] == [0.1]
+    assert max(rates) == pytest.approx(RECIPE.rate / 10)
+    assert record["references"]["clean_only"]["test_accuracy"] > 0
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def show_result(record: Record, out: Path) -> None:
 
     result = record["result"]
     names = {"clean_only": "clean rows only", "noisy_only": "noisy labels only"}
-    ways = {record["run"]["method"]: result} | {names[name]: found for name, found in record["references"].items()}
+    others = {names[name]: found for name, found in record["references"].items() if found}  # null: it diverged
+    ways = {record["run"]["method"]: result} | others
     columns = {
         "test accuracy": "test_accuracy",
         "at the last epoch": "test_accuracy_last",

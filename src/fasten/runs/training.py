@@ -308,10 +308,17 @@ class _Session:
         ):
             if wanted and method != self.run.method:
                 self.settings.say(f"now {method} on the same rows, to compare")
-                self.record["references"][name] = self._reference(method)
+                try:
+                    self.record["references"][name] = self._reference(method)
+                except Diverged as error:
+                    self.record["references"][name] = None
+                    self._note(f"{method} is left out of the comparison: {error}")
 
     def _reference(self, name: str) -> dict[str, Any]:
-        """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full."""
+        """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full.
+
+        Where the run was taken back, its rate is lower, too.
+        """
         recipe = self._plain_recipe()
         if name == "clean-only":
             share = max(0.1, min(1.0, REFERENCE_UPDATES / self.updates))
@@ -319,6 +326,8 @@ class _Session:
         run = replace(self.run, method=name, options={}, recipe=recipe)
         kernels = "plain" if self.machine.kernels == "compiled" else self.machine.kernels  # too short to compile for
         fit = make_fit(run, self.task, replace(self.machine, kernels=kernels), self.loader)
+        fit.progress.rate_factor = self.fit.progress.rate_factor
+        fit.after_update = lambda epoch_ended: check_finite(fit, self.task) if epoch_ended else None
         fit.run()
         best = fit.progress.best
         assert best is not None
