@@ -104,6 +104,7 @@ def test_a_whole_run_is_that_of_the_authors_code(noise):
                 assert torch.equal(method.split[1, k], ~method.split[0, k])
             unlabelled = cycle(batches(sorted(set(range(32)) - set(labelled))))
             method.done.zero_()
+            method.share.fill_(1 / (len(labelled) // 8 + 1))  # there either network has epochs of its own
             for update, index in enumerate(batches(labelled)):
                 others = next(unlabelled)
                 tossed = coins(method, len(index), len(others), next(shares), next(orders))
@@ -244,7 +245,8 @@ def test_each_network_is_told_by_the_other():
         w = lower_group(torch.from_numpy(nll))
         np.testing.assert_allclose(method.clean_probability[k, :-1], w, rtol=1e-9)
         assert torch.equal(method.split[0, k], w > 0.5)
-        assert method.share[k] == 1 / ((w > 0.5).sum().item() // 4 + 1)  # as the authors count an epoch's updates
+        if k == 0:  # whose rows an epoch passes over
+            assert method.share == 1 / ((w > 0.5).sum().item() // 4 + 1)  # as the authors count an epoch's updates
     assert torch.equal(method.split[1], ~method.split[0])
     torch.testing.assert_close(method.weights, method.clean_probability[:, :-1].mean(0))
 
@@ -310,11 +312,29 @@ class Stopped(Exception):
     pass
 
 
-def make_fit():
-    recipe, task = Recipe("small-cnn", epochs=5, batch_size=8, milestones=(), average=0.4), make_tiny_task()
-    method = CPU64.place(build_method(Run("tiny", method="dividemix", recipe=recipe), task))
+def make_fit(name="dividemix", task=None, **options):
+    recipe, task = Recipe("small-cnn", epochs=5, batch_size=8, milestones=(), average=0.4), task or make_tiny_task()
+    method = CPU64.place(build_method(Run("tiny", method=name, options=options, recipe=recipe), task))
     loader = Loader(task, CPU64.device, 0, CPU64.dtype)
     return Fit(method, plan_of(method, recipe), loader, CPU64, Watch(task, loader))
+
+
+@pytest.mark.parametrize("noise", ["symmetric:0.3", "symmetric:0.6"])
+@pytest.mark.parametrize("name", ["dividemix", "dividemix-clean"])
+def test_the_ramp_rises_with_every_update_and_by_one_in_an_epoch(name, noise):
+    """For both networks, whatever rows each of them has; clean rows may be among them."""
+    fit, come = make_fit(name, make_tiny_task(noise), warm_up=0.2), []
+
+    def look(ended):
+        method, updates = fit.method, fit.update.length
+        if fit.progress.stage == 1:
+            come.append((method.epoch + method.done * method.share).expand(2).tolist())
+            assert max(come[-1]) <= method.epoch + 1
+            assert not ended or min(come[-1]) >= method.epoch + updates / (updates + 1)
+
+    fit.after_update = look
+    fit.run()
+    assert bool((np.diff(come, axis=0) > 0).all())
 
 
 def test_rows_are_divided_before_every_epoch_and_a_stop_at_any_update_changes_nothing():

@@ -75,7 +75,7 @@ class DivideMix(nn.Module):
         self.register_buffer("quantiles", folded_beta(alpha).float(), persistent=False)
         self.register_buffer("epoch", torch.tensor(-1.0))  # of the second stage, from 0
         self.register_buffer("done", torch.tensor(0.0))  # updates of this epoch
-        self.register_buffer("share", torch.ones(2))  # of an update in it, for either network
+        self.register_buffer("share", torch.tensor(1.0))  # of an update in it
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         warm_up, rest = recipe.divided(self.warm_up)
@@ -107,7 +107,10 @@ class DivideMix(nn.Module):
             w = lower_group(F.cross_entropy(z, y, reduction="none"))  # Differs: AugDesc's paper says weak views
             self.split[:, k] = torch.stack(divided(w, self.threshold, least=batch_size))
             self.clean_probability[k, :-1] = w
-            self.share[k] = 1 / (self.split[0, k].sum(dtype=w.dtype) // batch_size + 1)
+        rows = int(self.split[0, 0].sum())  # that an epoch passes over
+        if self.clean_rows:
+            rows += len(predict("clean", lambda x: x.flatten(1)[:, :1])[1])
+        self.share.fill_(1 / (rows // batch_size + 1))  # as the code counts the updates of either network
         self.epoch.add_(1)
         self.done.zero_()
 
@@ -125,7 +128,7 @@ class DivideMix(nn.Module):
         end = 2 * len(x.y)  # of the labelled rows
         labelled = weighted_mean(F.cross_entropy(z, q, reduction="none")[:end], weight[:end])
         unlabelled = weighted_mean((z.softmax(1) - q).square().mean(1)[end:], weight[end:])
-        grown = ((self.epoch + self.done * self.share[k]) / ramp).clamp(0, 1)
+        grown = ((self.epoch + self.done * self.share) / ramp).clamp(0, 1)
         return labelled + self.unlabelled_weight * grown * unlabelled + unevenness(z.softmax(1), weight)
 
     @torch.no_grad()
