@@ -80,16 +80,13 @@ class Served:
 
     dtype = torch.float64
 
-    def __init__(self, draws: list[dict[str, Examples]], *, per_epoch: int | None = None, share: float = 1.0) -> None:
-        self.waiting, self.per_epoch, self.share = list(draws), per_epoch or len(draws), share
+    def __init__(self, draws: list[dict[str, Examples]], *, per_epoch: int | None = None) -> None:
+        self.waiting, self.per_epoch = list(draws), per_epoch or len(draws)
 
     def num_updates(self, stage: Stage) -> int:
         return self.per_epoch
 
     most_updates = num_updates
-
-    def pass_share(self, stage: Stage) -> float:
-        return self.share
 
     def draws(self, stage: Stage, picks) -> dict[str, Examples]:
         return self.waiting.pop(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -57,15 +59,27 @@ def test_an_update_steps_by_the_rate_of_its_epoch():
 
 
 def test_the_rate_of_a_row_is_that_of_the_first_update_of_its_epoch():
-    """Also where the last batch of a pass is short, so that the cosine is ahead of the epochs."""
     method = Counting()
     fit = fit_of(method, [method.stage(epochs=3, optim=Optim(0.1, momentum=0.0, cosine=4))])
-    assert fit.loader.num_updates(fit.plan[0]) * fit.loader.pass_share(fit.plan[0]) > 1
     weights = [0.0]
     fit.after_update = lambda epoch_ended: weights.append(method.net.weight.item())
     fit.run()
     steps, updates = np.diff(weights), fit.loader.num_updates(fit.plan[0])
     assert [row["learning_rate"] for row in fit.progress.rows] == pytest.approx(steps[::updates].tolist())
+
+
+@pytest.mark.parametrize("size", [16, 60, 66])
+def test_a_cosine_lasts_as_long_as_the_epochs_however_short_the_last_batch(size):
+    method, epochs = Counting(), 4
+    stage = method.stage(epochs=epochs, optim=Optim(0.1, momentum=0.0, cosine=epochs))
+    fit = fit_of(method, [Stage(**{**vars(stage), "draws": {"noisy": Draw("noisy", size)}})])
+    weights = [0.0]
+    fit.after_update = lambda epoch_ended: weights.append(method.net.weight.item())
+    fit.run()
+    updates = epochs * math.ceil(66 / size)
+    assert np.diff(weights).tolist() == pytest.approx(
+        [0.05 * (1 + math.cos(math.pi * number / updates)) for number in range(updates)]
+    )
 
 
 def test_what_comes_before_the_first_stage_is_not_training():

@@ -82,7 +82,7 @@ class Optim:
     cosine: int | None = None  # the rate falls along half a cosine, over so many epochs
 
     def rate_at(self, epoch: int, passed: float = 0.0) -> float:
-        """The rate of an epoch, counted from 1, after `passed` passes over the rows: a tenth for each milestone.
+        """The rate of an epoch, counted from 1, after `passed` whole and part epochs: a tenth for each milestone.
 
         >>> [Optim(0.1, milestones=(50, 60)).rate_at(e) for e in (49, 50, 60)]
         [0.1, 0.01, 0.001]

@@ -67,8 +67,9 @@ class Update:
         self.mean = Mean(stage.optim, stage.average, most)
 
     def count_updates(self) -> None:
-        """How many updates an epoch has now, and what each takes of a pass over the rows."""
-        self.length, self.share = self.loader.num_updates(self.stage), self.loader.pass_share(self.stage)
+        """How many updates an epoch has now, and what each takes of it; a last, short batch takes as much."""
+        self.length = self.loader.num_updates(self.stage)
+        self.share = 1 / self.length
 
     def __call__(self, picks: Mapping[str, Picks]) -> None:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
@@ -225,7 +226,7 @@ class Fit:
         self.method.train()
         self.tick()
         main = list(stage.optim.values())[-1]
-        rate = main.rate_at(at.epoch, (at.epoch - 1) * update.length * update.share) * at.rate_factor
+        rate = main.rate_at(at.epoch, at.epoch - 1) * at.rate_factor
         row |= {"learning_rate": rate, "seconds": at.seconds - sum(before["seconds"] for before in at.rows)}
         at.rows.append(row)
         update.clear()

@@ -159,11 +159,6 @@ class Loader:
         rows = len(self.rows[draw.source])
         return rows if draw.keep is None else rows - int((draw.keep == 0).sum())
 
-    def pass_share(self, stage: Stage) -> float:
-        """What an update takes of a pass over the rows."""
-        draw = next((d for d in stage.draws.values() if d.how == "pass"), None)
-        return 1 / self.num_updates(stage) if draw is None else self.batch_size(draw) / self._num_kept(draw)
-
     def batch_size(self, draw: Draw) -> int:
         """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
         return min(draw.size, len(self.rows[draw.source])) if draw.shuffled else draw.size

@@ -72,6 +72,7 @@ class GLC(nn.Module):
 
     def _optim(self, recipe: Recipe, epochs: int) -> dict[nn.Module, Optim]:
         nesterov = recipe.momentum > 0  # there is none without momentum
+        # Differs: in the code a short last batch moves the cosine as far as a full one, and little data ends it early.
         return {self.net: Optim(recipe.rate, recipe.momentum, recipe.weight_decay, nesterov=nesterov, cosine=epochs)}
 
     def step_noisy(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
