@@ -111,6 +111,7 @@ class Draw:
     views: Literal[1, 2] = 1  # how often each row is augmented
     coins: int = 0  # of each row, beyond two for each view
     strong: bool = False  # two more views of each row, augmented strongly
+    parts: int = 1  # into which a step cuts it, each for itself
 
     @property
     def shuffled(self) -> bool:

@@ -22,12 +22,16 @@ from authors import (
     updates,
     weight_sum,
 )
-from builders import CPU64
+from builders import CPU64, make_tiny_task
+from fasten import ranks
 from fasten.contract import Batch, Recipe
 from fasten.engine import Update
 from fasten.methods.mlac import MLaC
 from fasten.nets.corrector import Corrector
 from fasten.ops.lookahead import with_gradient
+from fasten.records import Run
+from fasten.runs.beginnings import check_plan
+from fasten.runs.building import build_method, plan_of
 
 AUTHORS = numbers_of("mlac")
 PLAIN = AUTHORS["runs"][0]
@@ -300,3 +304,28 @@ def test_the_corrector_has_the_published_size_and_starts_as_published(num_classe
         assert layer.weight.std().item() == pytest.approx((2 / fan) ** 0.5, rel=0.1)
     limit = (6 / (num_classes + 128)) ** 0.5
     assert 0.95 * limit < net.embedding.weight.abs().max().item() <= limit
+
+
+@pytest.mark.parametrize(
+    ("clean_batch", "world", "fits"),
+    [
+        (4, 1, True),
+        (6, 2, False),
+        (7, 2, True),  # four rows on each rank, one of them filling
+        (8, 2, True),
+        (8, 3, False),
+        (None, 5, False),  # as many as noisy rows, 12
+    ],
+)
+def test_clean_rows_are_refused_where_half_of_a_ranks_share_is_a_single_one(monkeypatch, clean_batch, world, fits):
+    task, recipe = make_tiny_task(), Recipe("mlp", batch_size=12, milestones=())
+    task = replace(task, x=task.x.reshape(len(task.x), -1).astype(np.float32))
+    options = {} if clean_batch is None else {"clean_batch": clean_batch}
+    method = build_method(Run("tiny", method="mlac", options=options, recipe=recipe), task)
+    monkeypatch.setattr(ranks, "world", lambda: world)
+    if fits:
+        check_plan(method, plan_of(method, recipe), task)
+        return
+    refused = f"one clean row of blobs at a time, .* on {world} ranks set clean_batch to {4 * world} or more"
+    with pytest.raises(ValueError, match=refused):
+        check_plan(method, plan_of(method, recipe), task)

@@ -68,7 +68,7 @@ class MLaC(nn.Module):
         self.register_buffer("soft_labels", F.one_hot(labels.long(), num_classes).float())  # q at the last visit
 
     def plan(self, recipe: Recipe) -> list[Stage]:
-        clean = Draw("clean", self.clean_batch or max(4, recipe.batch_size), "random")
+        clean = Draw("clean", self.clean_batch or max(4, recipe.batch_size), "random", parts=2)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
         sgd = recipe.sgd()
         optim = {self.corrector: Optim(self.meta_rate, kind="adam", amsgrad=True), self.net: sgd}

@@ -49,19 +49,24 @@ def check_trained(folder: Path, record: Record) -> None:
 def check_plan(method: nn.Module, plan: list[Stage], task: Task) -> None:
     """Refuse updates of a single row where batch norm has to learn from it."""
     for stage in plan:
-        alone = [draw.source for draw in stage.draws.values() if _taken(draw, task) == 1]
+        alone = [draw for draw in stage.draws.values() if _taken(draw, task) == 1]
         together = getattr(method, "norm", None) == "joint" and len(stage.draws) > 1
         if alone and not together and not _takes_one(method, task.shape):
+            taken, cure = "", "add such rows, or set batch_size or clean_batch to 2 or more"
+            if (parts := alone[0].parts) > 1:  # the method's own range sees to it on one rank
+                least = 2 * parts * ranks.world()
+                taken, cure = " at a time", f"on {ranks.world()} ranks set clean_batch to {least} or more"
             raise ValueError(
-                f"an update would take one {alone[0]} row of {task.name}, from which batch norm cannot learn; add such "
-                "rows, or set batch_size or clean_batch to 2 or more"
+                f"an update would take one {alone[0].source} row of {task.name}{taken}, from which batch norm cannot "
+                f"learn; {cure}"
             )
 
 
 def _taken(draw: Draw, task: Task) -> int:
-    """The rows of an update, of which a pass has no more than there are."""
+    """The rows that a rank takes at a time in an update, of which a pass has no more than there are."""
     rows = {"noisy": len(task.given), "clean": len(task.clean), "both": len(task.given) + len(task.clean)}
-    return min(draw.size, rows[draw.source]) if draw.shuffled else draw.size
+    size = min(draw.size, rows[draw.source]) if draw.shuffled else draw.size
+    return len(ranks.places(size, min(ranks.LEAST, size))) // draw.parts
 
 
 @torch.no_grad()
