@@ -93,6 +93,8 @@ def attempted(monkeypatch) -> list[tuple[Path, str]]:
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / "record.json").write_text(json.dumps(job.run.to_json()))
         (job.folder / "model.safetensors").write_bytes(b"x" * 100)
+        (job.folder / "checkpoint").mkdir(exist_ok=True)
+        (job.folder / "checkpoint/000000012.safetensors").write_bytes(b"x" * 50)
         return None
 
     monkeypatch.setattr(cluster, "attempt", attempt)
@@ -168,9 +170,11 @@ def test_a_worker_that_does_not_see_the_folder_sends_its_files(tmp_path, monkeyp
     assert not (out / "run0/model.safetensors").exists()
     assert said[0].startswith("run0: model.safetensors stay on ")
     assert said[0].endswith(str(where))
+    assert sorted(path.name for path in where.iterdir()) == ["model.safetensors", "record.json"]
     monkeypatch.setattr(cluster, "SMALL", 100)
     carry_out(ray, out, seeds=(1,))
     assert written[-2:] == ["model.safetensors", "record.json"]
+    assert not attempted[-1][0].exists()  # nothing was left there
 
 
 def test_an_interrupt_cancels_what_is_left(tmp_path, monkeypatch, attempted):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import socket
 import tempfile
 import uuid
@@ -176,7 +177,10 @@ def carry_out_there(values: dict[str, Any], device: str, mark: str, here: str) -
         error = sentence(full)
     if shared or error:
         return {"error": error}
-    return {"error": None, "host": socket.gethostname(), "folder": os.fspath(job.folder), **_sent_back(job.folder)}
+    found = _sent_back(job.folder)
+    # What is not sent back stays; the rest would fill the disk, and nobody knows of it.
+    shutil.rmtree(job.folder / "checkpoint" if found["left"] else job.folder, ignore_errors=True)
+    return {"error": None, "host": socket.gethostname(), "folder": os.fspath(job.folder), **found}
 
 
 def _own_folder(mark: Path) -> Path:
