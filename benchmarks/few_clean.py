@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from reweighting import RECIPE, NarrowResNet, small_cifar
 
-from fasten.data.source import Source
+from fasten.data.task import Task
 from fasten.datasets import DATASETS, Place, make_task
 from fasten.engine import Fit
 from fasten.evaluate import Watch
@@ -35,10 +35,9 @@ VARIANTS = [(per_class, weight) for weight in (0.1, 0.5) for per_class in (10, 2
 KEPT = ("t_diagonal", "t_diagonal_true", "label_accuracy", "corrected_fraction")
 
 
-def look(source: Source, per_class: int, noisy_weight: float, seed: int) -> dict[str, Any]:
-    task = make_task(DATA, source, "symmetric:0.6", seed)
+def train(task: Task, options: dict[str, Any], seed: int) -> dict[str, Any]:
+    """FasTEN on this task: its selected epoch, and where labels and T̂ stand halfway."""
     torch.manual_seed(torch_seed(seed, "init"))
-    options = {"per_class": per_class, "noisy_weight": noisy_weight}
     given = torch.from_numpy(task.given)
     method = METHODS["fasten"].build(NarrowResNet(), given, num_classes=task.num_classes, **options)
     machine = Machine(torch.device("cpu"))
@@ -53,6 +52,12 @@ def look(source: Source, per_class: int, noisy_weight: float, seed: int) -> dict
     return found | {"seconds": round(time.perf_counter() - began, 1)}
 
 
+def keep(found: list[dict[str, Any]], path: Path) -> None:
+    """What was found so far, a run a line."""
+    lines = ",\n".join(json.dumps(run) for run in found)
+    write_text(path, f'{{"environment": {json.dumps(environment())}, "runs": [\n{lines}\n]}}\n')
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--root", type=Path, default=Place.root)
@@ -60,13 +65,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/few_clean.json"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    about, source, found = json.dumps(environment()), small_cifar(asked.root), []
+    source, found = small_cifar(asked.root), []
     for seed in asked.seeds:
         for per_class, noisy_weight in VARIANTS:
-            found.append(look(source, per_class, noisy_weight, seed))
+            options = {"per_class": per_class, "noisy_weight": noisy_weight}
+            found.append(train(make_task(DATA, source, "symmetric:0.6", seed), options, seed))
             print(found[-1], flush=True)
-            lines = ",\n".join(json.dumps(run) for run in found)
-            write_text(asked.out, f'{{"environment": {about}, "runs": [\n{lines}\n]}}\n')
+            keep(found, asked.out)
 
 
 if __name__ == "__main__":

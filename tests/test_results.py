@@ -347,6 +347,21 @@ def test_dividemix_with_clean_rows_on_cifar10_is_quoted_from_the_records():
     assert [value for value in shown if value not in about] == []
 
 
+def test_what_is_said_of_the_first_split_is_quoted_from_its_record():
+    page = " ".join((ROOT / "docs" / "methods.md").read_text(encoding="utf-8").split())
+    runs = json.loads((ROOT / "benchmarks" / "first_split.json").read_text())["runs"]
+    found = {
+        (clean, first): [r["test_accuracy"] for r in runs if (r["clean"], r["first_split"]) == (clean, first)]
+        for clean in (100, 1000)
+        for first in (True, False)
+    }
+    means = {key: f"{100 * fmean(value):.1f}" for key, value in found.items()}
+    said = f"{means[100, True]}% of the test rows for {means[100, False]} with 100 clean rows, "
+    assert said + f"{means[1000, True]} for {means[1000, False]} with 1,000" in page
+    assert {len(value) for value in found.values()} == {3}  # "three seeds"
+    assert 100 * max(max(value) - min(value) for value in found.values()) < 4.1  # "where seeds differ by 4"
+
+
 def test_what_the_page_of_the_report_promises_is_quoted_from_the_record():
     page = " ".join((ROOT / "docs" / "report.md").read_text(encoding="utf-8").split())
     record = json.loads((ROOT / "benchmarks" / "promises.json").read_text())

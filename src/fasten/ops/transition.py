@@ -49,8 +49,8 @@ def set_apart(T: Tensor, known: Tensor) -> Tensor:
             [0.0000, 1.0000, 0.0000],
             [0.0000, 0.0000, 1.0000]])
     """
-    foreign = known[:, None] & ~known
-    left = 1 - (T * foreign).sum(1, keepdim=True)
+    foreign = known[:, None] > known
+    left = 1 - (T * foreign).sum(1, keepdim=True)  # 1 where all are known: T stays what it is, to the bit
     return T.masked_fill(foreign, 0) / left.clamp(min=LOG_GUARD)
 
 
