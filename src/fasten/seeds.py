@@ -1,7 +1,8 @@
 """Random streams: every purpose of a run has its own, made from the run's seed and the purpose's name.
 
-A stream depends on nothing but its key, so a resumed run finds each of them again without any saved state, and a new
-use of randomness does not move the others.
+A stream depends on nothing but its seed and key, so a resumed run finds each of them again without any saved state, and
+a new use of randomness does not move the others. NumPy fills up a seed and key of less than four words with zeros, so
+that zeros at the end of a short key do not count: two keys must not differ by these alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def torch_seed(seed: int, *key: Key) -> int:
     """A 63-bit seed for one purpose.
 
     >>> torch_seed(0, "order", 1) == torch_seed(0, "order", 1) != torch_seed(0, "order", 2)
+    True
+    >>> torch_seed(0, "order", 0) == torch_seed(0, "order")
     True
     """
     return int(_sequence(seed, key).generate_state(1, np.uint64)[0] >> np.uint64(1))
