@@ -182,7 +182,7 @@ SENSE = {
     ("t-revision", "guard"): (["0", "0.999"], ["-0.1", "1"]),
     ("volminnet", "volume_weight"): NOT_NEGATIVE,
     ("volminnet", "transition_rate"): RATE,
-    ("volminnet", "initial"): (["-20", "20", "none"], ["-21", "21"]),
+    ("volminnet", "initial"): (["-20", "5", "none"], ["-21", "6"]),
     ("volminnet", "guard"): (["0", "0.999"], ["-0.1", "1"]),
     ("l2rw", "clean_batch"): COUNT,
     ("mw-net", "clean_batch"): COUNT,

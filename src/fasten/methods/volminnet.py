@@ -42,8 +42,8 @@ def default_initial(num_classes: int) -> float:
 class VolMinNet(nn.Module):
     """T of the smallest volume, learned along with the network.
 
-    `volume_weight`: λ; `transition_rate`: of w; `initial`: w at first, by default as `default_initial` says; `guard`:
-    added inside the log.
+    `volume_weight`: λ; `transition_rate`: of w; `initial`: w at first, by default as `default_initial` says, and up to
+    5, where in float32 the volume's gradient is still right to about a thousandth; `guard`: added inside the log.
     """
 
     transition: Tensor
@@ -56,7 +56,7 @@ class VolMinNet(nn.Module):
         num_classes: int,
         volume_weight: NotNegative = 1e-4,
         transition_rate: Positive = 0.01,
-        initial: Annotated[float, Range(-20, 20)] | None = None,
+        initial: Annotated[float, Range(-20, 5)] | None = None,
         guard: BelowOne = LOG_GUARD,
     ) -> None:
         super().__init__()

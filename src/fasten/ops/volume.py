@@ -11,8 +11,8 @@ from fasten.ops.lookahead import with_gradient
 def log_volume(T: Tensor) -> Tensor:
     """log |det T|, differentiable once: its gradient is T⁻ᵀ.
 
-    By N steps of elimination with plain tensor operations, which any device can run and any graph capture. TᵀT has the
-    volume squared and is positive, so that no rows need to change places, and its elimination turns Tᵀ into T⁻¹.
+    By N steps of elimination with plain tensor operations, which any device can run and any graph capture. Each column
+    is eliminated by the row that has most of it, of those that have not had a turn; the rows stay in their places.
 
     >>> T = torch.tensor([[0.5, 0.5], [0.25, 0.75]], requires_grad=True)
     >>> volume = log_volume(T)
@@ -22,10 +22,15 @@ def log_volume(T: Tensor) -> Tensor:
     """
     with torch.no_grad():
         identity = torch.eye(len(T), dtype=T.dtype, device=T.device)
-        rows, pivots = T.T @ torch.cat([T, identity], 1), []  # (N, 2N)
+        rows, left = torch.cat([T, identity], 1), torch.ones_like(T[0])  # (N, 2N), (N,)
+        places, pivots = [], []
         for k in range(len(T)):
-            pivots.append(rows[k, k])
-            rows = torch.addr(rows, rows[:, k] - identity[k], rows[k] / rows[k, k], alpha=-1)
-        inverse = rows[:, len(T) :]
-        value = torch.stack(pivots).log().sum() / 2
+            place = (left * rows[:, k].abs()).argmax()[None]
+            row, chosen = rows.index_select(0, place)[0], identity.index_select(0, place)[0]
+            rows = torch.addr(rows, rows[:, k] - chosen, row / row[k], alpha=-1)
+            left = left - chosen
+            places.append(place)
+            pivots.append(row[k])
+        inverse = rows[:, len(T) :].index_select(0, torch.cat(places))
+        value = torch.stack(pivots).abs().log().sum()
     return with_gradient(value, [T], [inverse.T])
