@@ -147,6 +147,25 @@ def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is
         assert doubt is None or doubt[1:] in page
 
 
+def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys):
+    """Cats alone, of which two corrections are wrong and eight labels look right."""
+    rows_and_run(folder, {0, 4, 31}, range(0, 40, 2))
+    text, page = said("audit run", capsys), (folder / "run/report.html").read_text()
+    copied = said("audit run --export csv --out repaired.csv", capsys)
+    warning = "the rows that count as verified at random are not like the others: 100.0% of them have the label 'cat'"
+    assert warning in text
+    assert warning.replace("'", "&#39;")[1:] in page
+    assert f"\nwarning: {warning}" in copied
+    assert "; only 0 of 2 corrections of held-back rows" in copied
+    assert "0 of the 20 labels counted as verified at random are wrong, which says nothing of the others\n" in text
+    assert "corrections: 0 of 2 that would be made in held-back rows are right\n" in text
+    assert "0 of their 20 labels are wrong, which says nothing of the others." in page
+    assert "0 are right: they are not like the other rows, so this says nothing of all." in page
+    assert not re.search("interval [0-9]|% of all labels|% of all[.]|for all labels", text + page)
+    assert 'class="verdict warn"' in page
+    assert said("audit run --min-precision 0.9 --export parquet --out new.parquet", capsys).count("warning") == 0
+
+
 def test_one_is_not_written_as_several(folder, capsys):
     rows_and_run(folder, {31}, [0])
     text = said("audit run", capsys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,7 +174,7 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
 
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
-    doubt = evidence.get("doubt") if evidence.get("num_random") else UNKNOWN if copied.changed else None
+    doubt = _doubt(evidence) if evidence.get("num_random") else UNKNOWN if copied.changed else None
     lost, why = copied.left_out, "that lie elsewhere, or are links to nothing, are"
     why = "that lies elsewhere, or is a link to nothing, is" if lost == 1 else why
     left = f"; {some(lost, 'row')} {why} left out" if lost else ""
@@ -181,6 +182,12 @@ def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     said = f"{some(copied.rows, 'row')}{links}; {some(copied.changed, 'label')} changed{left}"
     said += f"\nwarning: {doubt}" if doubt else ""
     return {"written": os.fspath(out), **vars(copied), "doubt": doubt, "said": said}
+
+
+def _doubt(evidence: Mapping[str, Any]) -> str | None:
+    """What is to be said against a copy; where no label but by a verdict was changed, nothing."""
+    odd = (evidence.get("sample") or {}).get("warning") if evidence.get("num_changed") else None
+    return "; ".join(sentence for sentence in (odd, evidence.get("doubt")) if sentence) or None
 
 
 def _needed(out: Path | None) -> Path:

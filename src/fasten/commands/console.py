@@ -201,14 +201,15 @@ def show_result(record: Record, out: Path) -> None:
     for note in record["notes"]:
         print(f"note: {note}")
     evidence, found = (record["evaluation"] or {}).get("evidence") or {}, read_gallery(out)
+    odd = (evidence.get("sample") or {}).get("warning")
     if evidence.get("num_random"):
-        print(_wrong(evidence["wrong"]))
+        print(_wrong(evidence["wrong"], odd))
     if found:
         them = "it" if found["issues"] == 1 else "them"
         shows = f"; {typed('audit', out)} shows {them}" if found["issues"] else ""
         print(f"{_counted_wrong(found)}{shows}")
     if evidence.get("corrections"):
-        print(_corrections(evidence["corrections"]["precision"]))
+        print(_corrections(evidence["corrections"]["precision"], odd))
     print(f"report: {out / 'report.html'}")
 
 
@@ -332,24 +333,27 @@ def _evidence(found: Mapping[str, Any]) -> str:
     """What the verified rows say, a sentence a line."""
     lines = [f"{some(found['num_random'], 'row')} verified at random, {found['num_held']:,} of them held back"]
     if found["wrong"]:
-        lines.append(_wrong(found["wrong"]))
-    lines.append(_corrections(found["precision"]))
-    lines.append("p_wrong is calibrated" if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
+        lines.append(_wrong(found["wrong"], found["sample"]))
+    lines.append(_corrections(found["precision"], found["sample"]))
+    calibrated = "p_wrong is calibrated" + (", to these rows alone" if found["sample"] else "")
+    lines.append(calibrated if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
     return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning", "sample") if found[key])])
 
 
-def _wrong(found: Mapping[str, Any]) -> str:
-    """What is known of the labels without any model."""
+def _wrong(found: Mapping[str, Any], odd: str | None) -> str:
+    """What is known of the labels without any model; of these rows alone, where they are an `odd` sample."""
     k, labels = found["k"], some(found["n"], "label")
+    if odd:
+        return f"{k:,} of the {labels} counted as verified at random {are(k)} wrong, which says nothing of the others"
     return f"{k:,} of the {labels} verified at random {are(k)} wrong ({_interval(found)} for all labels)"
 
 
-def _corrections(right: Mapping[str, Any]) -> str:
+def _corrections(right: Mapping[str, Any], odd: str | None) -> str:
     """How many of them can be judged, and are right."""
     if not right["n"]:
         return "corrections: none would be made in held-back rows, so their precision is not known"
     made = f"{right['k']} of {right['n']} that would be made in held-back rows"
-    return f"corrections: {made} {are(right['k'])} right ({_interval(right)})"
+    return f"corrections: {made} {are(right['k'])} right" + ("" if odd else f" ({_interval(right)})")
 
 
 def _interval(found: Mapping[str, Any]) -> str:

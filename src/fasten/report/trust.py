@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fasten.report.charts import Matrix, percent
-from fasten.report.values import Record, count, counted, finite, mapping, matrix, number, some, verb
+from fasten.report.values import Record, count, counted, finite, mapping, matrix, number, odd_sample, some, verb
 
 MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
 TOP_PAIRS = 10
@@ -38,7 +38,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Score:
-    """k of n rows as a share, with its 95% interval."""
+    """k of n rows as a share, with its 95% interval where they are a random sample."""
 
     name: str
     about: str
@@ -96,7 +96,9 @@ def _warnings(evidence: Record) -> tuple[str, ...]:
 
 def _sentences(evidence: Record) -> list[str]:
     random, held = number(evidence, "num_random") or 0, number(evidence, "num_held") or 0
-    verified = verb(random, "carries a given label was verified", "carry a given label were verified")
+    odd = odd_sample(evidence)
+    were = ("counts as", "count as") if odd else ("was", "were")
+    verified = verb(random, f"carries a given label {were[0]} verified", f"carry a given label {were[1]} verified")
     found = [
         f"{some(random, 'row')} that {verified} at random: T is counted from {verb(random, 'it', 'them')}. "
         f"{count(held)} of them {verb(held, 'was', 'were')} held back, their verdict hidden from training: calibration "
@@ -104,9 +106,9 @@ def _sentences(evidence: Record) -> list[str]:
     ]
     if wrong := counted(mapping(evidence, "wrong")):
         k, n, low, high = wrong
-        interval = f"{percent(low)} to {percent(high)} of all labels"
+        all_labels = f": {percent(low)} to {percent(high)} of all labels, whatever a model makes of them"
         wrong_ones = f"{count(k)} of their {some(n, 'label')} {verb(k, 'is', 'are')} wrong"
-        found.append(f"{wrong_ones}: {interval}, whatever a model makes of them.")
+        found.append(f"{wrong_ones}{', which says nothing of the others' if odd else all_labels}.")
     calibration = mapping(evidence, "calibration")
     why = calibration.get("uncalibrated")
     if isinstance(why, str):
@@ -136,9 +138,9 @@ def _scores(evidence: Record) -> list[Score]:
     for key, (name, text) in about.items():
         part = mapping(mapping(evidence, "corrections"), key)
         k, n = number(part, "k"), number(part, "n")
+        low, high = (None if odd_sample(evidence) else number(part, bound) for bound in ("low", "high"))
         if k is not None and n is not None:
-            share = k / n if n else None
-            scores.append(Score(name, text, share, k, n, number(part, "low"), number(part, "high")))
+            scores.append(Score(name, text, k / n if n else None, k, n, low, high))
     return scores
 
 

@@ -64,6 +64,11 @@ def matrix(value: Any) -> Matrix | None:
     return found if any(entry is not None for row in found for entry in row) else None
 
 
+def odd_sample(evidence: Record) -> bool:
+    """Whether the rows that count as verified at random are no random sample, and say nothing of the others."""
+    return bool(mapping(evidence, "sample").get("warning"))
+
+
 def or_unknown(form: Callable[[float], str]) -> Callable[[Any], str]:
     """A way to write numbers that takes anything."""
 

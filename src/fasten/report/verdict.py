@@ -8,14 +8,14 @@ from typing import Literal
 
 from fasten.report.charts import percent
 from fasten.report.names import paper_name
-from fasten.report.values import Record, count, counted, mapping, number, some, standard_error, verb
+from fasten.report.values import Record, count, counted, mapping, number, odd_sample, some, standard_error, verb
 
 AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the run came to, in a sentence; `warn`: the clean rows alone did better, or it found too much to believe."""
+    """What the run came to, in a sentence; `warn`: clean rows alone did better, or what it found is not believed."""
 
     kind: Literal["good", "even", "warn", "open"]
     sentence: str
@@ -85,7 +85,8 @@ def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
     """Where the labels are all that there is to say: most of them wrong, on a model's word alone, is not believed."""
     issues, rows = (number(gallery, key) or 0.0 for key in ("issues", "rows"))
     if issues <= rows / 2 or mapping(evaluation, "evidence"):
-        return Verdict("even", _labels(gallery), (*_corrections(evaluation), *more))
+        kind: Literal["even", "warn"] = "warn" if odd_sample(mapping(evaluation, "evidence")) else "even"
+        return Verdict(kind, _labels(gallery), (*_corrections(evaluation), *more))
     sentence = f"{_counted_wrong(issues, rows)}, and no row verified at random says whether"
     details = ("The model may have learnt too little: look at some before you use its corrections.", *more)
     return Verdict("warn", f"{sentence} they are.", details)
@@ -106,6 +107,8 @@ def _corrections(evaluation: Record) -> tuple[str, ...]:
         return ()
     k, n, low, high = precision
     right, share = f"{count(k)} {verb(k, 'is', 'are')} right", f"{percent(low)} to {percent(high)} of all"
+    if odd_sample(mapping(evaluation, "evidence")):
+        share = "they are not like the other rows, so this says nothing of all"
     return (f"Of {some(n, 'correction')} that held-back verdicts can judge {right}: {share}.",)
 
 
