@@ -50,12 +50,13 @@ def audit(
     """Show which labels of a run look wrong; export and import.
 
     --min-precision replaces labels.csv, gallery.json, record.json and
-    report.html in DIR; all else leaves DIR and the data as they are. --export
-    csv, parquet and folder write a repaired copy of the data: in a folder,
-    images are hard-linked where possible, so do not edit them in place.
-    --export labelstudio writes tasks of the rows that look wrong, or of those
-    that --next names, and the labelling interface beside them. --import merges
-    a review with the verdicts that the run had, as a list for the next run.
+    report.html in DIR; export in the next command. All else leaves DIR and the
+    data as they are. --export csv, parquet and folder write a repaired copy of
+    the data: in a folder, images are hard-linked where possible, so do not edit
+    them in place. --export labelstudio writes tasks of the rows that look
+    wrong, or of those that --next names, and the labelling interface beside
+    them. --import merges a review with the verdicts that the run had, as a list
+    for the next run.
 
     \b
     Examples:
@@ -68,7 +69,7 @@ def audit(
     from fasten.audit.pictures import stored_pictures
     from fasten.audit.stored import choose_threshold, read_audit
 
-    _check(top, verify, export, reviews, out, url)
+    _check(top, verify, export, reviews, out, url, min_precision)
     found = read_audit(dir, made_anew=min_precision is not None)
     if min_precision is not None:
         found = choose_threshold(found, min_precision or None, stored_pictures(found, data))
@@ -81,11 +82,22 @@ def audit(
 
 
 def _check(
-    top: int | None, verify: int | None, export: str | None, reviews: Any, out: Path | None, url: str | None
+    top: int | None,
+    verify: int | None,
+    export: str | None,
+    reviews: Any,
+    out: Path | None,
+    url: str | None,
+    min_precision: float | None,
 ) -> None:
     """What does not go together, before anything is read."""
     if export is not None and export not in EXPORTS:
         raise ValueError(f"unknown --export {export!r}; {nearest(export, EXPORTS)}")
+    if min_precision is not None and (reviews or verify is not None or export is not None):
+        raise ValueError(
+            "--min-precision makes the corrections anew in a command of its own; leave out --export, --import and "
+            "--next, and give them in a second command"
+        )
     if reviews and (verify is not None or export is not None):
         raise ValueError("--import goes with --out alone; export or ask for rows to verify in a command of its own")
     if verify is not None and export not in (None, "csv", "labelstudio"):
