@@ -30,7 +30,17 @@ ORDER = [
     *("own", "datasets", "options", "records", "runs", "runs.folders"),
     "experiments.spec",  # the report shows what these values say
     *("report.*", "report", "audit.gallery", "runs.*"),
-    *("audit.stored", "audit.repair", "audit.pictures", "audit.reviews", "estimator", "observing", "bench", "theory"),
+    *(
+        "audit.stored",
+        "runs.testing",
+        "audit.repair",
+        "audit.pictures",
+        "audit.reviews",
+        "estimator",
+        "observing",
+        "bench",
+        "theory",
+    ),
     *("grid", "grid.workers", "grid.cluster", "grid.standings", "grid.compare", "grid.speed"),
     *("experiments.*", "experiments", "grid.wanted", "grid.reproduce"),
     *("", "commands.*", "commands", "cli", "__main__"),  # "" is the package's own face

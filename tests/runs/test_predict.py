@@ -247,6 +247,57 @@ def test_a_path_may_be_written_in_other_ways(image_run, capsys, monkeypatch):
     assert any("of the 60 rows" in note for note in found[0]["notes"])
 
 
+def far_away(trained: Path, place: Path, monkeypatch) -> tuple[Path, str]:
+    """The run and its data, in a copy of them that is named from another folder than then."""
+    shutil.copytree(trained.parent, place / "all")
+    record = json.loads((place / "all/run/record.json").read_text())
+    record["run"]["dataset"] = "train.csv" if (place / "all/train.csv").exists() else "train"
+    if record["run"]["own"]:
+        record["run"]["own"] = {"verified": "checked.txt"}
+    (place / "all/run/record.json").write_text(json.dumps(record))
+    (place / "else").mkdir()
+    monkeypatch.chdir(place / "else")
+    return Path("../all/run"), f"../all/{record['run']['dataset']}"
+
+
+def test_the_accuracy_is_the_same_from_another_folder(image_run, folder, capsys, monkeypatch):
+    """The list of verdicts is the run's, and that it was trained on these rows is said all the same."""
+    run, data = far_away(image_run, folder, monkeypatch)
+    monkeypatch.chdir("../all")
+    (folder / "all/train/left/0.png").rename(folder / "all/train/right/0.png")  # the list says so, and it was so
+    (folder / "all/checked.txt").write_text(
+        (folder / "all/checked.txt").read_text().replace("left/0.png", "right/0.png,left")
+    )
+    labels = (folder / "all/run/labels.csv").read_text()
+    (folder / "all/run/labels.csv").write_text(labels.replace("left/0.png,left", "right/0.png,right"))
+    here = answer("evaluate run train --device cpu", capsys)
+    monkeypatch.chdir("../else")
+    assert answer(f"evaluate {run} {data} --device cpu", capsys) == here
+    assert here["test_accuracy"] == 1
+    assert any("the run was trained on these rows" in note for note in here["notes"])
+    (folder / "all/checked.txt").unlink()
+    assert answer(f"evaluate {run} {data} --device cpu", capsys) == here
+
+
+def test_folders_beside_the_data_are_found_from_another_folder(folder, capsys, monkeypatch):
+    for name, number in (("all/train", 60), ("all/checked", 30), ("all/new", 21)):
+        squares(folder / name, np.arange(number) % 3, size=12 if name != "all/new" else 11)
+    monkeypatch.chdir("all")
+    run("train train --clean-folder checked --test new --epochs 2 --no-references --device cpu --out run")
+    here = answer("evaluate run train --device cpu", capsys)
+    monkeypatch.chdir(folder)
+    assert here["rows"] == 21
+    assert answer("evaluate all/run all/train --device cpu", capsys) == here
+
+
+def test_other_data_of_the_same_name_are_not_the_runs(table_run, folder, capsys, monkeypatch):
+    run, _ = far_away(table_run, folder, monkeypatch)
+    x, labels = blobs(300, seed=7)
+    lines = [[*map(str, row), NAMES[label]] for row, label in zip(x.tolist(), labels, strict=True)]
+    write_csv(Path("train.csv"), [["f1", "f2", "f3", "f4", "label"], *lines])
+    assert not any("trained on" in note for note in answer(f"evaluate {run} train.csv", capsys)["notes"])
+
+
 def test_images_that_were_trained_on_are_predicted_without_the_list_of_verdicts(image_run, folder, capsys):
     shutil.copytree(image_run.parent, "all")
     record = json.loads(Path("all/run/record.json").read_text())

@@ -39,11 +39,12 @@ def evaluate(
     """
     from fasten.commands import console
     from fasten.machine import choose_machine
-    from fasten.runs.inference import evaluate_run, load_test_task, read_finished
+    from fasten.runs.inference import evaluate_run
+    from fasten.runs.testing import load_test_task
 
     _check_data(data)
     machine = choose_machine(device)
-    task = load_test_task(read_finished(dir), data, root, labels, download, max_bad)
+    task = load_test_task(dir, data, root, labels, download, max_bad)
     scores = evaluate_run(dir, task, machine)
     if as_json:
         print(json.dumps(scores))

@@ -26,12 +26,11 @@ from fasten.data.task import Labels, Task
 from fasten.datasets import Place, find_dataset, is_own, load_task
 from fasten.files import replaced
 from fasten.machine import Machine
-from fasten.own import Own, as_given, make_test_task, read_rows
+from fasten.own import Own, make_test_task, read_rows
 from fasten.records import Record, Run
 from fasten.runs.beginnings import check_trained
 from fasten.runs.building import build_method, fill_networks, make_loader
 from fasten.runs.folders import finished_record
-from fasten.sentences import are, some
 
 CHUNK = 1000  # rows at a time
 
@@ -43,22 +42,10 @@ def read_finished(folder: Path) -> Record:
     return record
 
 
-def load_test_task(
-    record: Record,
-    data: str,
-    root: Path | None = None,
-    labels: str | None = None,
-    download: bool = False,
-    max_bad: int = Own.max_bad,
+def known_test_task(
+    record: Record, data: str, root: Path | None = None, labels: str | None = None, download: bool = False
 ) -> Task:
-    """Data on which to test a run: all that it takes of a task is the test rows, which all have a label.
-
-    Of a known data set they are split by the run's seed: of the run's own data, they are those that it held back. The
-    files are looked for where the run found them, unless `root` says otherwise. Of a user's data they are the rows of
-    the test split, if there are any, else all that have a label.
-    """
-    if is_own(data):
-        return _labelled_task(read_new_rows(record, data, max_bad), record, _is_same(data, record["run"]["dataset"]))
+    """The test rows of a known data set, split by the run's seed, from where the run found the files, or `root`."""
     how = (record["environment"].get("how") or {}) if data == record["run"].get("dataset") else {}
     found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
     place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
@@ -69,18 +56,20 @@ def load_test_task(
 def load_new_task(record: Record, data: str, max_bad: int = Own.max_bad, root: Path | None = None) -> Task:
     """Data to predict, all of a user's rows or the test rows of a known data set: they are the test rows of a task."""
     if not is_own(data):
-        return load_test_task(record, data, root)
+        return known_test_task(record, data, root)
     rows = read_new_rows(record, data, max_bad, labelled=False)
     return make_test_task(replace(rows, split=(None,) * len(rows)), examples_of(record))
 
 
-def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad, *, labelled: bool = True) -> Rows:
-    """A user's own data, with the classes, the size and the features that the run knows.
+def read_new_rows(
+    record: Record, data: str, max_bad: int = Own.max_bad, *, labelled: bool = True, own: Own | None = None
+) -> Rows:
+    """A user's own data, with the classes, the size and the features that the run knows, as `own` says.
 
-    Where they are those that the run was trained on, they are read as they were then.
+    By default they are read as they were then where they lie where those lay that the run was trained on.
     """
     run, about = Run.from_json(record["run"]), examples_of(record)
-    own = Own.from_json(run.own) if _is_same(data, run.dataset) else Own()
+    own = own or (Own.from_json(run.own) if is_same(data, run.dataset) else Own())
     features = about.get("feature_names") or None
     return read_rows(
         data,
@@ -92,7 +81,7 @@ def read_new_rows(record: Record, data: str, max_bad: int = Own.max_bad, *, labe
     )
 
 
-def _is_same(path: str, other: str) -> bool:
+def is_same(path: str, other: str) -> bool:
     """Whether two paths lead to the same place, however they are written."""
     return os.path.realpath(path) == os.path.realpath(other)
 
@@ -120,23 +109,6 @@ def blank_task(record: Record) -> Task:
     names, mean, std = (tuple(about[key]) for key in ("class_names", "mean", "std"))
     split = Split(none, none, none, none)
     return Task("the run's data", x, split, none, none, none, none, names, mean=mean, std=std)
-
-
-def _labelled_task(rows: Rows, record: Record, seen: bool) -> Task:
-    task = make_test_task(rows, examples_of(record))
-    kept = task.split.test[rows.judged_codes()[task.split.test] >= 0]
-    if not len(kept):
-        raise ValueError(f"{rows.name} has no row with a label that the model knows; `fasten predict` needs none")
-    notes = list(rows.notes)
-    if len(kept) < len(task.split.test):
-        lost = len(task.split.test) - len(kept)
-        notes.append(f"{some(lost, 'row')} without a label that the model knows {are(lost)} left out")
-    if seen and not len(rows.rows_of("test")):
-        notes.append("the run was trained on these rows: the accuracy is not that on new ones")
-    if note := as_given(rows, kept, "rows"):
-        notes.append(note)
-    split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
-    return replace(task, split=split, test=labels, notes=tuple(notes))
 
 
 def load_method(folder: Path, task: Task) -> nn.Module:

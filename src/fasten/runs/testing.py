@@ -1,0 +1,102 @@
+"""Data on which to test a run, and which of their rows it was trained on, wherever these lie now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fasten.audit.stored import Audit, read_audit
+from fasten.data.rows import Rows, add_verdicts
+from fasten.data.task import Task
+from fasten.datasets import is_own
+from fasten.own import Own, as_given, make_test_task
+from fasten.records import Record, Run
+from fasten.runs.inference import examples_of, is_same, known_test_task, read_finished, read_new_rows
+from fasten.sentences import are, some
+
+TRAINED_ON = "the run was trained on these rows: the accuracy is not that on new ones"
+
+
+def load_test_task(
+    folder: Path,
+    data: str,
+    root: Path | None = None,
+    labels: str | None = None,
+    download: bool = False,
+    max_bad: int = Own.max_bad,
+) -> Task:
+    """Data on which to test a run: all that it takes of a task is the test rows, which all have a label.
+
+    Of a known data set they are split by the run's seed: of the run's own data, they are those that it held back. The
+    files are looked for where the run found them, unless `root` says otherwise. Of a user's data they are the rows of
+    the test split, if there are any, else all that have a label.
+    """
+    record = read_finished(folder)
+    if not is_own(data):
+        return known_test_task(record, data, root, labels, download)
+    rows, run, found = read_new_rows(record, data, max_bad), Run.from_json(record["run"]), _audited(folder, record)
+    seen = is_same(data, run.dataset)
+    if found is not None and run.noise == "none":  # with noise the run's labels are not those of its data
+        there, seen = seen, _is_runs(rows, found)
+        rows = rows if there or not seen else _as_then(rows, record, data, max_bad, found)
+    task = _labelled_task(rows, record)
+    trained_on = seen and not len(rows.rows_of("test"))
+    return replace(task, notes=(*task.notes, TRAINED_ON)) if trained_on else task
+
+
+def _audited(folder: Path, record: Record) -> Audit | None:
+    """The rows of a user's own data that the run was trained on."""
+    if record["run"].get("own") is None or not (folder / "labels.csv").is_file():
+        return None
+    return read_audit(folder, made_anew=True)
+
+
+def _is_runs(rows: Rows, found: Audit) -> bool:
+    """Whether the rows to train on are those that the run had, with the labels that they had."""
+    labels = zip(rows.ids, rows.given_codes().tolist(), rows.split, strict=True)
+    here = {name: label for name, label, part in labels if label >= 0 and part in (None, "train")}
+    return here == dict(zip(found.known.ids, found.known.given.tolist(), strict=True))
+
+
+def _as_then(rows: Rows, record: Record, data: str, max_bad: int, found: Audit) -> Rows:
+    """The run's data that are named in another way, with the folders beside them, and the verdicts that it knew."""
+    beside = _beside(record["run"], data)
+    if beside != Own():
+        rows = read_new_rows(record, data, max_bad, own=beside)
+    known, place = found.known, {name: row for row, name in enumerate(rows.ids)}
+    verified = [(row, code) for row, code in enumerate(known.verified.tolist()) if code >= 0]
+    ways = np.where(known.picked_random, "random", "chosen").tolist()
+    said = [(known.ids[row], found.class_names[code], ways[row]) for row, code in verified] + found.measured_by
+    new = [(place[name], label, way) for name, label, way in said if name in place]
+    columns = add_verdicts(rows.name, rows.columns, [verdict for verdict in new if rows.verified[verdict[0]] is None])
+    return replace(rows, **vars(columns))
+
+
+def _beside(run: Mapping[str, Any], data: str) -> Own:
+    """The folders that the run had beside its data, where they lie to these as they did then."""
+    own, found = Own.from_json(run["own"]), dict[str, Any]()
+    for key in ("clean", "valid", "test"):
+        if (folder := getattr(own, key)) is not None:
+            there = os.path.normpath(os.path.join(data, os.path.relpath(folder, run["dataset"])))
+            found |= {key: there} if os.path.isdir(there) else {}
+    return Own(**found)
+
+
+def _labelled_task(rows: Rows, record: Record) -> Task:
+    task = make_test_task(rows, examples_of(record))
+    kept = task.split.test[rows.judged_codes()[task.split.test] >= 0]
+    if not len(kept):
+        raise ValueError(f"{rows.name} has no row with a label that the model knows; `fasten predict` needs none")
+    notes = list(rows.notes)
+    if len(kept) < len(task.split.test):
+        lost = len(task.split.test) - len(kept)
+        notes.append(f"{some(lost, 'row')} without a label that the model knows {are(lost)} left out")
+    if note := as_given(rows, kept, "rows"):
+        notes.append(note)
+    split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
+    return replace(task, split=split, test=labels, notes=tuple(notes))
