@@ -298,6 +298,29 @@ def test_other_data_of_the_same_name_are_not_the_runs(table_run, folder, capsys,
     assert not any("trained on" in note for note in answer(f"evaluate {run} train.csv", capsys)["notes"])
 
 
+def test_rows_that_the_run_knows_and_labels_that_it_made_are_said(table_run, folder, capsys):
+    shutil.copytree(table_run.parent, "all")
+    record = json.loads(Path("all/run/record.json").read_text())
+    record["run"]["dataset"] = "all/train.csv"
+    Path("all/run/record.json").write_text(json.dumps(record))
+    run("audit all/run --export csv --out repaired.csv")
+    lines = read_csv(folder / "repaired.csv")
+    changed = sum(line["label"] != line["original_label"] and not line["verified_label"] for line in lines)
+    assert changed > 20
+    note = answer("evaluate all/run repaired.csv", capsys)["notes"][-1]
+    assert note.startswith("300 of the 300 rows have the id and the label of rows that the run was trained on")
+    assert f"{changed} labels are what the run itself made of the given ones" in note
+    table = pd.read_csv("all/train.csv")
+    table[:90].to_csv("part.csv", index=False)
+    note = answer("evaluate all/run part.csv", capsys)["notes"][-1]
+    assert note.startswith("90 of the 90 rows have the id and the label")
+    assert "itself" not in note
+    pd.concat([table[:90], table.sample(60, random_state=0).assign(label="b")]).to_csv("more.csv", index=False)
+    assert "of the 150 rows have" in answer("evaluate all/run more.csv", capsys)["notes"][-1]
+    table[::-1].to_csv("turned.csv", index=False)  # rows without ids are counted: labels agree by chance alone
+    assert not any("trained on" in note for note in answer("evaluate all/run turned.csv", capsys)["notes"])
+
+
 def test_images_that_were_trained_on_are_predicted_without_the_list_of_verdicts(image_run, folder, capsys):
     shutil.copytree(image_run.parent, "all")
     record = json.loads(Path("all/run/record.json").read_text())

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fasten.audit.stored import Audit, read_audit
+from fasten.data.labels import encode_labels
 from fasten.data.rows import Rows, add_verdicts
-from fasten.data.task import Task
+from fasten.data.task import Labels, Task
 from fasten.datasets import is_own
 from fasten.own import Own, as_given, make_test_task
 from fasten.records import Record, Run
@@ -20,6 +21,11 @@ from fasten.runs.inference import examples_of, is_same, known_test_task, read_fi
 from fasten.sentences import are, some
 
 TRAINED_ON = "the run was trained on these rows: the accuracy is not that on new ones"
+ALIKE = (
+    "{alike} of the {rows} {have} the id and the label of rows that the run was trained on: if they are these, the "
+    "accuracy is not that on new ones"
+)
+CHANGED = ", and {labels} {are} what the run itself made of the given ones, so it is partly measured by its own word"
 
 
 def load_test_task(
@@ -45,8 +51,10 @@ def load_test_task(
         there, seen = seen, _is_runs(rows, found)
         rows = rows if there or not seen else _as_then(rows, record, data, max_bad, found)
     task = _labelled_task(rows, record)
-    trained_on = seen and not len(rows.rows_of("test"))
-    return replace(task, notes=(*task.notes, TRAINED_ON)) if trained_on else task
+    note = None if found is None else _alike(rows, task.split.test, found)
+    if seen and not len(rows.rows_of("test")):
+        note = TRAINED_ON
+    return replace(task, notes=(*task.notes, note)) if note else task
 
 
 def _audited(folder: Path, record: Record) -> Audit | None:
@@ -100,3 +108,25 @@ def _labelled_task(rows: Rows, record: Record) -> Task:
         notes.append(note)
     split, labels = replace(task.split, test=kept), rows.judged_codes()[kept]
     return replace(task, split=split, test=labels, notes=tuple(notes))
+
+
+def _alike(rows: Rows, tested: Labels, found: Audit) -> str | None:
+    """A sentence where some of the rows seem to be rows that the run was trained on."""
+    place = {name: row for row, name in enumerate(found.known.ids)}
+    at = np.array([place.get(rows.ids[row], -1) for row in tested.tolist()], np.int64)
+    here, at = tested[at >= 0], at[at >= 0]
+    given, label = found.known.given, rows.given_codes()[here]
+    repaired = encode_labels("labels.csv", found.class_names, found.in_order("corrected").tolist())
+    alike = (label == given[at]) | (label == repaired[at])
+    # Rows without ids are numbered, as others may be, too: labels then agree by chance alone.
+    share = np.bincount(given, minlength=len(found.class_names)) / len(given)
+    chance = share[given[at]] + np.where(repaired[at] != given[at], share[repaired[at]], 0.0)
+    if not len(at) or alike.mean() <= (1 + chance.mean()) / 2:
+        return None
+    changed = alike & (label != given[at]) & (found.known.verified[at] < 0) & (rows.verified_codes()[here] < 0)
+    return _said(len(tested), int(alike.sum()), int(changed.sum()))
+
+
+def _said(rows: int, alike: int, changed: int) -> str:
+    said = ALIKE.format(alike=f"{alike:,}", rows=some(rows, "row"), have="has" if alike == 1 else "have")
+    return said + (CHANGED.format(labels=some(changed, "label"), are=are(changed)) if changed else "")
