@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,6 +129,17 @@ def test_with_noise_the_labels_as_they_are_count_as_the_truth():
     assert task.transition[0].tolist() == pytest.approx([0.6, 0.4, 0, 0])
     verified_too = (task.known.given != judged)[:120].mean()
     assert verified_too == pytest.approx(0.4, abs=0.15), "verified rows carry noisy labels too, and tell of the others"
+
+
+@pytest.mark.parametrize(("noise", "said"), [("pair:0.4", True), ("none", False)])
+def test_noise_on_labels_that_verdicts_contradict_comes_with_a_word(noise, said):
+    rows, _ = verified_rows()
+    wrong = sum(verified not in (None, given) for given, verified in zip(rows.given, rows.verified, strict=True))
+    assert wrong > 10
+    sentence = f"verdicts contradict {wrong} given labels, and with noise injected"
+    assert any(note.startswith(sentence) for note in make_own_task(rows, 0, noise).notes) == said
+    right = replace(rows, given=tuple(v or g for g, v in zip(rows.given, rows.verified, strict=True)))
+    assert not any("contradict" in note for note in make_own_task(right, 0, noise).notes)
 
 
 def test_noise_and_whoever_asks_for_labels_leave_those_of_the_rows_as_they_are():

@@ -27,6 +27,7 @@ from fasten.data.table import TABLES, read_table
 from fasten.data.task import Known, Labels, Task
 from fasten.data.verdicts import read_verdicts
 from fasten.seeds import numpy_stream
+from fasten.sentences import some
 
 # What the command line calls the fields of `Own`.
 FLAGS = {
@@ -246,7 +247,12 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
         std=std,
         pad=_pad(x.shape[1:3]) if x.ndim == 4 else 0,
         known=known,
-        notes=(*rows.notes, *_notes(known, split), *_measured_as_given(rows, split)),
+        notes=(
+            *rows.notes,
+            *_notes(known, split),
+            *_noise_on_noise(rows, transition),
+            *_measured_as_given(rows, split),
+        ),
         feature_names=rows.feature_names,
         measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
         test_as_given=_num_as_given(rows, split.test),
@@ -319,6 +325,17 @@ def _notes(known: Known, split: Split) -> list[str]:
     if not len(split.test):
         notes.append("there are no test rows, so no test accuracy")
     return notes
+
+
+def _noise_on_noise(rows: Rows, transition: NDArray[np.float64] | None) -> list[str]:
+    """A word where verdicts say that the labels, which count as the truth where noise is made, are none."""
+    given, verified = rows.given_codes(), rows.verified_codes()
+    wrong = int(((given != verified) & (given >= 0) & (verified >= 0)).sum())
+    said = (
+        f"verdicts contradict {some(wrong, 'given label')}, and with noise injected the given labels of all other rows "
+        "count as right: they are wrong more often than verified rows show; inject noise into labels that are right"
+    )
+    return [said] if wrong and transition is not None else []
 
 
 def _measured_as_given(rows: Rows, split: Split) -> list[str]:
