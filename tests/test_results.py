@@ -362,6 +362,27 @@ def test_what_is_said_of_the_first_split_is_quoted_from_its_record():
     assert 100 * max(max(value) - min(value) for value in found.values()) < 4.1  # "where seeds differ by 4"
 
 
+def test_what_is_found_where_nobody_verified_is_quoted_from_its_record():
+    page = " ".join((ROOT / "docs" / "my-images.md").read_text(encoding="utf-8").split())
+    runs = json.loads((ROOT / "benchmarks" / "unverified.json").read_text())["runs"]
+    problems = sorted({(run["data"], run["wrong"], run["to_next"]) for run in runs})
+
+    def span(way, name, digits=1):
+        mine = [
+            [r[name] for r in runs if (r["data"], r["wrong"], r["to_next"], r["way"]) == (*p, way)] for p in problems
+        ]
+        means = [100 * fmean(values) for values in mine]
+        assert {len(values) for values in mine} == {3}  # "three seeds each"
+        return f"{min(means):.{digits}f} to {max(means):.{digits}f}%"
+
+    assert len(problems) == 5
+    assert f"{span('unseen', 'found', 0)} of the wrong labels were found so, none without" in page
+    assert span("by heart", "found") == "0.0 to 0.0%"
+    before = f"{span('unseen', 'right')} of the labels were right after repair, where it was {span('unseen', 'before')}"
+    assert before in page
+    assert f"logistic regression, judged in the same way, ends with {span('logistic regression', 'right')}" in page
+
+
 def test_what_the_page_of_the_report_promises_is_quoted_from_the_record():
     page = " ".join((ROOT / "docs" / "report.md").read_text(encoding="utf-8").split())
     record = json.loads((ROOT / "benchmarks" / "promises.json").read_text())

@@ -380,15 +380,13 @@ def _features(name: str, table: pa.Table, names: Sequence[str]) -> tuple[NDArray
         raise ValueError(f"{name} has neither a column 'path' with images nor columns of numbers; add one of them")
     blocks = [_numbers(name, column, table[column]) for column in names]
     x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
-    place, lost = 0, []
+    place = 0
     for column, block in zip(names, blocks, strict=True):
         with np.errstate(over="ignore"):  # found below
             x[:, place : place + block.shape[1]] = block
         check_numbers(f"{name}: column {column!r}", x[:, place : place + block.shape[1]])
         place += block.shape[1]
-        if coarse(block).any():
-            lost.append(column)
-    return x, lost
+    return x, [column for column, block in zip(names, blocks, strict=True) if coarse(block).any()]
 
 
 def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
