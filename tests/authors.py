@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fasten.contract import Examples, Stage
-from fasten.engine import Update
+from fasten.update import Update
 
 GOLDEN = Path(__file__).parent / "golden"
 

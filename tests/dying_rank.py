@@ -8,8 +8,8 @@ import sys
 from itertools import count
 
 from fasten.cli import main
-from fasten.engine import Update
 from fasten.runs import training
+from fasten.update import Update
 
 DIES_AT = {"0": 5, "1": 20}  # update of each life: before the first checkpoint, and after it
 

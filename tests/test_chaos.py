@@ -28,9 +28,10 @@ from fasten import files, own
 from fasten.cli import main
 from fasten.commands.console import Display
 from fasten.data.decoding import Decoding
-from fasten.engine import Fit, Update
+from fasten.engine import Fit
 from fasten.files import alone_in
 from fasten.records import read_record
+from fasten.update import Update
 from own_data import write_digits
 
 TRAIN = shlex.split("train digits --noise symmetric:0.4 --device cpu --epochs 5 --set batch_size=200 --no-references")

@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from builders import CPU64, make_tiny_task
-from fasten import engine
+from fasten import update
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
-from fasten.engine import Fit, Update
+from fasten.engine import Fit
 from fasten.loader import Loader
 from fasten.optimizers import SGD
 from fasten.records import Run
 from fasten.runs.building import build_method
+from fasten.update import Update
 
 
 class Counting(nn.Module):
@@ -166,7 +167,7 @@ def test_traces_hold_every_update_of_the_epoch():
 def test_traces_too_large_to_hold_every_update_hold_the_last_of_every_few(room, kept, monkeypatch):
     """T of a thousand classes takes 4 MB: of ten thousand updates, that is 40 GB."""
     method, found = Counting(), []
-    monkeypatch.setattr(engine, "TRACE_BYTES", room * method.net.weight.double().nbytes)
+    monkeypatch.setattr(update, "TRACE_BYTES", room * method.net.weight.double().nbytes)
     stage = method.stage(updates=5)
     fit = fit_of(method, [stage], lambda method, history: found.append(history) or {})
     fit.plan[0] = Stage(**{**vars(stage), "trace": {"w": method.net.weight.data}})

@@ -1,8 +1,7 @@
-"""The engine: stages, epochs, updates. The only place that steps: methods differentiate to look ahead, at most."""
+"""The engine: a run goes through its stages, epochs and updates (`update.py`), and keeps what is selected."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,17 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fasten.averaging import Mean
 from fasten.capture import OneUpdate, capture, uncompiled
-from fasten.contract import Batch, Stage
-from fasten.loader import Loader, Picks
+from fasten.contract import Stage
+from fasten.loader import Loader
 from fasten.machine import Machine
-from fasten.nets.norm import statistics
-from fasten.nets.overlap import gradients
-from fasten.optimizers import make_optimizer, velocities
-from fasten.ranks import in_order, places, totals, world
-
-TRACE_BYTES = 2**27  # of a buffer's history in an epoch: T̂ of a thousand classes takes 4 MB an update
+from fasten.ranks import in_order, places
+from fasten.update import Update
 
 Row = dict[str, Any]  # what the record says of one epoch
 Measure = Callable[[nn.Module, Mapping[str, Tensor]], Row]  # after an epoch, from the method and its traces
@@ -42,84 +36,6 @@ class Progress:
     rows: list[Row] = field(default_factory=list)
     best: Row | None = None  # the selected epoch of this stage
     rate_factor: float = 1.0  # of every learning rate; less after training has diverged and was taken back
-
-
-class Update:
-    """One update of a stage, and the running sums that it keeps on the device."""
-
-    def __init__(self, stage: Stage, loader: Loader, device: torch.device) -> None:
-        self.stage, self.loader = stage, loader
-        self.parts = {part: [p for p in part.parameters() if p.requires_grad] for part in stage.optim}
-        # Fused steps on an NVIDIA GPU read a float32 rate, and Apple's have no float64 at all.
-        precise = torch.float64 if device.type == "cpu" else torch.float32
-        self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
-        self.optimizers = {p: make_optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
-        self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
-        self.count_updates()
-        most = loader.most_updates(stage)
-        self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
-        self.every = {name: math.ceil(most * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
-        rows = {name: math.ceil(most / every) for name, every in self.every.items()}
-        self.history = {name: t.new_zeros(rows[name], *t.shape) for name, t in stage.trace.items()}
-        self.history["loss"] = torch.zeros(most, dtype=loader.dtype, device=device)  # of all parts together
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        self.loss = torch.zeros((), dtype=loader.dtype, device=device)
-        self.mean = Mean(stage.optim, stage.average, most)
-
-    def count_updates(self) -> None:
-        """How many updates an epoch has now, and what each takes of it; a last, short batch takes as much."""
-        self.length = self.loader.num_updates(self.stage)
-        self.share = 1 / self.length
-
-    def __call__(self, picks: Mapping[str, Picks]) -> None:
-        batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
-        losses = []
-        for part, loss in self.stage.step(batch):
-            found = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
-            *grads, last = _over_ranks(part, [*found, loss.detach()])
-            for parameter, grad in zip(self.parts[part], grads, strict=True):
-                parameter.grad = _laid_out_as(parameter, grad)
-            self.optimizers[part].step()
-            losses.append(last)
-        self.loss.add_(losses[-1])
-        for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
-            every = self.every.get(name, 1)
-            place = self.cursor if every == 1 else self.cursor // every  # of every few updates the last one stays
-            self.history[name].index_copy_(0, place, value[None])
-        self.cursor.add_(1)
-
-    def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:
-        """The rates for an update of an epoch; written only where they have changed."""
-        passed = ((epoch - 1) * self.length + update) * self.share
-        for part, rate in self.rates.items():
-            now = self.stage.optim[part].rate_at(epoch, passed) * factor
-            if now != self._last_set.get(part):
-                rate.fill_(now)
-                self._last_set[part] = now
-
-    def take_over(self, before: Update) -> None:
-        """Go on with the momentum of another stage, part by part."""
-        for part in self.optimizers.keys() & before.optimizers.keys():
-            for parameter, state in self.optimizers[part].state.items():
-                for name, tensor in state.items():
-                    tensor.copy_(before.optimizers[part].state[parameter][name])
-
-    def seen(self) -> dict[str, Tensor]:
-        """The histories as far as this epoch goes."""
-        return {name: t[: math.ceil(self.length / self.every.get(name, 1))] for name, t in self.history.items()}
-
-    def clear(self) -> None:
-        self.cursor.zero_()
-        self.loss.zero_()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything of an update that a checkpoint needs, under stable names."""
-        kept = {"sum.cursor": self.cursor, "sum.loss": self.loss}
-        kept |= {f"history.{name}": tensor for name, tensor in self.history.items()}
-        for number, optimizer in enumerate(self.optimizers.values()):
-            for position, state in enumerate(optimizer.state.values()):
-                kept |= {f"optim.{number}.{position}.{key}": value for key, value in state.items()}
-        return kept | {f"mean.{number}": tensor for number, tensor in enumerate(self.mean.values)}
 
 
 class Fit:
@@ -300,25 +216,6 @@ def predictions(
             yield found
     finally:
         method.train(training)
-
-
-def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
-    """What the ranks add up, by one exchange, in which they also average what their batch norms have seen so far.
-
-    That is for evaluation alone: training does not read it.
-    """
-    if world() == 1:
-        return sums
-    seen = statistics(part)
-    found = totals([*sums, *(tensor / world() for tensor in seen)])
-    for tensor, mean in zip(seen, found[len(sums) :], strict=True):
-        tensor.copy_(mean)
-    return found[: len(sums)]
-
-
-def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
-    """Fused optimiser steps want both in one memory layout; a convolution's gradient may come in another."""
-    return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)
 
 
 def prefixes(method: nn.Module) -> tuple[str, ...]:

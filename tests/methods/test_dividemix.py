@@ -12,13 +12,14 @@ import torch
 from authors import Served, SmallNet, assert_state, draw_checked, draw_weights, load_weights, numbers_of, updates
 from builders import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
-from fasten.engine import Fit, Update
+from fasten.engine import Fit
 from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.methods.dividemix import DivideMix
 from fasten.ops.mixture import lower_group
 from fasten.records import Run
 from fasten.runs.building import build_method, plan_of
+from fasten.update import Update
 from reference.transition import softmax
 
 AUTHORS = numbers_of("dividemix")

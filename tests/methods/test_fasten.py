@@ -14,13 +14,14 @@ from authors import Served, examples, numbers_of, updates
 from builders import CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
 from fasten.datasets import load_task
-from fasten.engine import Update, predict
+from fasten.engine import predict
 from fasten.loader import Loader, Picks
 from fasten.methods.fasten import FasTEN
 from fasten.nets import build_backbone
 from fasten.ops.transition import joint_of_heads
 from fasten.records import Run
 from fasten.runs.building import make_fit
+from fasten.update import Update
 from reference.transition import ref_correct, ref_fasten_loss, ref_joint, softmax
 
 AUTHORS = numbers_of("fasten")

@@ -23,8 +23,8 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods.glc import GLC
+from fasten.update import Update
 from reference.transition import ref_corrected_nll, ref_estimate, softmax
 
 AUTHORS = numbers_of("glc")

@@ -24,8 +24,8 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods.l2rw import L2RW
+from fasten.update import Update
 
 AUTHORS = numbers_of("l2rw")
 

@@ -25,13 +25,13 @@ from authors import (
 from builders import CPU64, make_tiny_task
 from fasten import ranks
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods.mlac import MLaC
 from fasten.nets.corrector import Corrector
 from fasten.ops.lookahead import with_gradient
 from fasten.records import Run
 from fasten.runs.beginnings import check_plan
 from fasten.runs.building import build_method, plan_of
+from fasten.update import Update
 
 AUTHORS = numbers_of("mlac")
 PLAIN = AUTHORS["runs"][0]

@@ -24,9 +24,9 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods import mloc
 from fasten.methods.mloc import MLoC
+from fasten.update import Update
 from reference.transition import ref_corrected_nll, softmax
 
 AUTHORS = numbers_of("mloc")

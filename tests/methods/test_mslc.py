@@ -24,9 +24,9 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods import mslc
 from fasten.methods.mslc import MSLC
+from fasten.update import Update
 from reference.mslc import ref_loss, ref_mslc
 from reference.transition import softmax
 

@@ -24,8 +24,8 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Recipe
-from fasten.engine import Update
 from fasten.methods.mw_net import MWNet
+from fasten.update import Update
 
 AUTHORS = numbers_of("mw-net")
 

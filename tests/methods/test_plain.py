@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from authors import Served, SmallNet, examples, updates
 from builders import CPU64
 from fasten.contract import Recipe
-from fasten.engine import Update
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.methods.naive_oversampling import NaiveOversampling
+from fasten.update import Update
 
 RECIPE = Recipe(batch_size=8, epochs=3, rate=0.2, momentum=0.8, weight_decay=0.01, milestones=(3,))
 RATES = (0.2, 0.2, 0.2, 0.2, 0.02, 0.02)  # of two updates an epoch

@@ -23,10 +23,10 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods import METHODS
 from fasten.methods import t_revision as module
 from fasten.methods.t_revision import TRevision
+from fasten.update import Update
 from reference.anchors import ref_anchors, ref_importance
 from reference.transition import softmax
 

@@ -23,10 +23,10 @@ from authors import (
 )
 from builders import CPU64
 from fasten.contract import Batch, Recipe
-from fasten.engine import Update
 from fasten.methods import METHODS
 from fasten.methods import volminnet as module
 from fasten.methods.volminnet import VolMinNet, default_initial
+from fasten.update import Update
 from reference.transition import softmax
 
 AUTHORS = numbers_of("volminnet")

@@ -3,13 +3,12 @@
 Li, Socher, Hoi, ICLR 2020. Two networks are warmed up by cross-entropy. Before each epoch the losses of all rows under
 one of them, as a mixture of two normal distributions, tell the other which rows to take as labelled (low losses) and
 which as unlabelled. An update refines the labels of the first by the network's own predictions, guesses those of the
-others by both networks', and trains on mixtures of all of them. Clean rows have no part in it, but with `clean_rows`.
-AugDesc (Nishi, Ding, Rich, Höllerer, CVPR 2021), here `strong`, mixes strong views, with targets from the weak ones.
+others by both networks', and trains on mixtures of all of them. AugDesc (Nishi, Ding, Rich, Höllerer, CVPR 2021), here
+`strong`, mixes strong views, with targets from the weak ones.
 
 Letters: w is a row's probability of being of the group with low losses, l the share of a row in its mixture, z logits,
-q targets. Follows the authors' code, but that a batch trains both networks: there one is trained for an epoch, then
-the other. An epoch is a pass over the first one's labelled rows. A batch's worth of rows is on either side, whatever w:
-the code stops where no row is labelled. The rate is a fifth of the recipe's (on CIFAR-10 the authors' 0.02).
+q targets. Follows the authors' code, but that a batch trains both networks, one after the other there; an epoch is a
+pass over the first's labelled rows. At least a batch of rows is on either side. The rate is a fifth of the recipe's.
 """
 
 from __future__ import annotations
@@ -107,10 +106,8 @@ class DivideMix(nn.Module):
             w = lower_group(F.cross_entropy(z, y, reduction="none"))  # Differs: AugDesc's paper says weak views
             self.split[:, k] = torch.stack(divided(w, self.threshold, least=batch_size))
             self.clean_probability[k, :-1] = w
-        rows = int(self.split[0, 0].sum())  # that an epoch passes over
-        if self.clean_rows:
-            rows += len(predict("clean", lambda x: x.flatten(1)[:, :1])[1])
-        self.share.fill_(1 / (rows // batch_size + 1))  # as the code counts the updates of either network
+        clean = len(predict("clean", lambda x: x.flatten(1)[:, :1])[1]) if self.clean_rows else 0
+        self.share.fill_(1 / ((int(self.split[0, 0].sum()) + clean) // batch_size + 1))  # updates as the code has them
         self.epoch.add_(1)
         self.done.zero_()
 
