@@ -265,6 +265,7 @@ def write_cifar10(root: Path, label: int = 3):
         ("cifar100n --labels aggregate", ["unknown label set 'aggregate'", "noisy"]),
         ("cifar10 --labels aggregate", ["cifar10", "'aggregate'", "leave --labels out"]),
         ("digits --labels worse", ["digits", "'worse'", "leave --labels out"]),
+        ("digits --labels worst", ["digits", "'worst'", "leave --labels out"]),
         ("digits --clean 1297", ["digits has no noisy row left", "1297", "--clean"]),
     ],
 )

@@ -311,6 +311,8 @@ def test_compare_takes_the_options_of_folders(here, capsys):
     [
         ("train emb.npz --clean 100", ["--clean 100", "--verified FILE", "--clean-folder DIR"]),
         ("train emb.npz --labels worst2", ["--labels is for known data sets"]),
+        ("train emb.npz --labels worst", ["--labels is for known data sets"]),
+        ("compare emb.npz --labels worst", ["--labels is for known data sets"]),
         ("train emb.npz --download", ["--download is for known data sets"]),
         ("train digits --verified verified.txt", ["--verified is for your own data", "digits is a known data set"]),
         ("train digits --size 8", ["--size is for your own data"]),

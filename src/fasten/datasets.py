@@ -139,6 +139,16 @@ def check_noise(name: str, noise: str) -> None:
         raise ValueError(f"{name} comes with noisy labels of its own; leave --noise out, got {noise!r}")
 
 
+def check_labels(name: str, label_set: str | None) -> None:
+    """Before anything is read: where a set of labels is asked for, has this data set several?"""
+    if label_set is None or (not is_own(name) and find_dataset(name).label_sets):
+        return
+    if is_own(name):
+        raise ValueError(f"--labels is for known data sets, and {name} is your own; leave it out")
+    known = ", ".join(key for key, value in DATASETS.items() if value.label_sets)
+    raise ValueError(f"{name} has no label set {label_set!r}; leave --labels out: it is for {known}")
+
+
 def load_task(
     name: str,
     noise: str = "none",
@@ -156,10 +166,8 @@ def load_task(
         rows = place.rows if place.rows is not None else read_rows(name, Own.from_json(own))
         return make_own_task(rows, seed, noise)
     check_noise(name, noise)
+    check_labels(name, None if place.label_set == Place.label_set else place.label_set)
     dataset = DATASETS[name]
-    if not dataset.label_sets and place.label_set != Place.label_set:
-        known = ", ".join(key for key, value in DATASETS.items() if value.label_sets)
-        raise ValueError(f"{name} has no label set {place.label_set!r}; leave --labels out: it is for {known}")
     source = dataset.read(place)
     if clean is not None:
         if source.split is not None:
@@ -199,9 +207,9 @@ def _refuse_for_own(name: str, place: Place, clean: int | None) -> None:
             f"--clean {clean} splits verified rows off a known data set; of your own data say which rows are verified, "
             "by --verified FILE or --clean-folder DIR"
         )
-    for flag, asked in (("--labels", place.label_set != Place.label_set), ("--download", place.download)):
-        if asked:
-            raise ValueError(f"{flag} is for known data sets, and {name} is your own; leave it out")
+    check_labels(name, None if place.label_set == Place.label_set else place.label_set)
+    if place.download:
+        raise ValueError(f"--download is for known data sets, and {name} is your own; leave it out")
 
 
 def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:

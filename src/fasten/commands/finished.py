@@ -38,11 +38,13 @@ def evaluate(
       fasten evaluate runs/photos checked-photos/
     """
     from fasten.commands import console
+    from fasten.datasets import check_labels
     from fasten.machine import choose_machine
     from fasten.runs.inference import evaluate_run
     from fasten.runs.testing import load_test_task
 
     _check_data(data)
+    check_labels(data, labels)
     machine = choose_machine(device)
     task = load_test_task(dir, data, root, labels, download, max_bad)
     scores = evaluate_run(dir, task, machine)

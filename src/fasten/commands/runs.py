@@ -112,7 +112,7 @@ def train(
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """
     from fasten import ranks
-    from fasten.datasets import Place, check_noise, is_own, prepare_data
+    from fasten.datasets import Place, check_labels, check_noise, is_own, prepare_data
     from fasten.machine import choose_machine
     from fasten.options import apply_settings
     from fasten.own import check_beside
@@ -121,6 +121,7 @@ def train(
     from fasten.runs.training import Settings, train
 
     check_noise(data, noise)
+    check_labels(data, labels)
     if not ranks.restarted():
         check_folder(out)
     if is_own(data):
@@ -252,13 +253,14 @@ def compare(
       fasten compare cifar10 --ray auto --gpus-per-run 0.33 --out runs/grid
     """
     from fasten.commands import console
-    from fasten.datasets import Place, is_own
+    from fasten.datasets import Place, check_labels, is_own
     from fasten.grid.cluster import read_cluster
     from fasten.grid.compare import Request, compare, prepare
     from fasten.own import check_beside
     from fasten.runs.training import Settings
 
     cluster = read_cluster(ray, gpus_per_run)
+    check_labels(data, labels)
     if is_own(data):
         check_beside(data, out)
     own = own_data(verified, clean_folder, valid, test, size, max_bad, None)
