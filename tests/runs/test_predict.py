@@ -348,6 +348,8 @@ def test_what_does_not_fit_the_run_is_refused_in_a_sentence(table_run, image_run
     refuse(f"export {table_run} --format onx --out m.onnx", capsys, "unknown format 'onx'; did you mean 'onnx'?")
     refuse(f"export {table_run} --out m.pt2", capsys, "--out m.pt2 must end in .onnx for --format onnx")
     refuse(f"export {table_run} --format torch --out m.ONNX", capsys, "must end in .pt2 for --format torch")
+    onto_digits = f"export {table_run} --data digits --format torch --out m.pt2"
+    refuse(onto_digits, capsys, "was trained on examples of 4 features; it does not take digits, of 8×8 pixels in grey")
     refuse(f"report {table_run} --out no/report.html", capsys, "there is no folder no for report.html; make it first")
     refuse(f"report {table_run} --out page.txt", capsys, "--out page.txt must end in .html")
 

@@ -124,13 +124,16 @@ def export(
       fasten export runs/digits --format torch --data digits --out digits.pt2
     """
     from fasten.runs.exporting import export_run, first_examples
-    from fasten.runs.inference import load_new_task, read_finished
+    from fasten.runs.inference import check_shape, examples_of, load_new_task, read_finished
 
     _check_file(out)
     examples = None
     if data is not None:
         _check_data(data)
-        examples = first_examples(load_new_task(read_finished(dir), data))
+        record = read_finished(dir)
+        task = load_new_task(record, data)
+        check_shape(dir, examples_of(record)["shape"], task)
+        examples = first_examples(task)
     found = export_run(dir, out, form, examples)
     if as_json:
         print(json.dumps(found))

@@ -148,9 +148,15 @@ def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
             raise ValueError(
                 f"{folder} knows a class {ours!r} where {task.name} has {theirs!r}; give data of the same classes"
             )
-    if "shape" in data and tuple(data["shape"]) != task.shape:
+    if "shape" in data:
+        check_shape(folder, data["shape"], task)
+
+
+def check_shape(folder: Path, shape: Sequence[int], task: Task) -> None:
+    """Refuse a task whose examples are not of the shape of those that a run was trained on."""
+    if tuple(shape) != task.shape:
         raise ValueError(
-            f"{folder} was trained on examples of {in_words(data['shape'])}; it does not take {task.name}, of "
+            f"{folder} was trained on examples of {in_words(shape)}; it does not take {task.name}, of "
             f"{in_words(task.shape)}"
         )
 
