@@ -185,7 +185,11 @@ def test_a_precision_seen_below_the_one_asked_for_promises_nothing():
 def test_no_corrections_choose_nothing():
     choice = threshold_for(np.empty(0), np.empty(0, bool), 0.9, 50)
     assert (choice.threshold, choice.tested, choice.more_if_right, choice.more_as_seen) == (None, (), None, None)
-    assert choice.sentence.startswith("no correction was held back")
+    assert choice.sentence.startswith("no held-back label would be changed (50 rows verified at random), so no")
+    assert choice.sentence.endswith("; perhaps few labels are wrong, else verify more rows at random")
+    unverified = threshold_for(np.empty(0), np.empty(0, bool), 0.9, 0)
+    assert unverified.sentence.startswith("no correction was held back")
+    assert unverified.sentence.endswith("verify rows at random first")
 
 
 def test_a_precision_that_no_sample_shows_is_said_to_be_too_high():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fasten.metrics import Bools, Floats, Ints
-from fasten.sentences import are
+from fasten.sentences import are, some
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
 
 FLOOR = 0.5  # of p_wrong: a label that is more likely right than wrong is never changed
@@ -102,6 +102,7 @@ class ThresholdChoice:
     more_if_right: int | None = None
     more_as_seen: int | None = None
     at_random: bool = True  # whether the rows may be a random sample: else they show nothing
+    num_verified: int = 0  # at random, where nothing was proposed
 
     @property
     def sentence(self) -> str:
@@ -115,13 +116,19 @@ class ThresholdChoice:
         if not self.at_random:
             return "rows that are no random sample cannot show a precision, so nothing is corrected"
         if not self.tested:
-            lack = "no correction was held back, so no precision can be shown and nothing is corrected"
-            return f"{lack}; verify rows at random first"
+            return self._nothing_to_test()
         seen = f"{self.tested[0].k} of the {self.tested[0].n} surest right"
         return (
             f"the held-back corrections ({seen}) cannot show a precision of {self.min_precision:.4g}, so nothing is "
             f"corrected; {self._cure()}"
         )
+
+    def _nothing_to_test(self) -> str:
+        so = "so no precision can be shown and nothing is corrected"
+        if not self.num_verified:
+            return f"no correction was held back, {so}; verify rows at random first"
+        lack = f"no held-back label would be changed ({some(self.num_verified, 'row')} verified at random)"
+        return f"{lack}, {so}; perhaps few labels are wrong, else verify more rows at random"
 
     def _cure(self) -> str:
         if self.more_if_right is None:
@@ -178,7 +185,7 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
     if num_passed:
         return ThresholdChoice(min_precision, cuts[num_passed - 1].threshold, tested)
     if not cuts:
-        return ThresholdChoice(min_precision, None)
+        return ThresholdChoice(min_precision, None, num_verified=num_verified)
     # More rows add to each cut in proportion; the strictest has to pass before any other is tested.
     more = [needed(cuts[0], min_precision) * num_verified / cuts[0].n for needed in (_more_if_right, _more_as_seen)]
     if_right, as_seen = (math.ceil(n) if math.isfinite(n) else None for n in more)
