@@ -167,6 +167,12 @@ def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys
     assert "warning" not in said("audit run --export parquet --out new.parquet", capsys)
 
 
+@pytest.mark.parametrize("options", ["", "--out review.csv", "--export labelstudio --out tasks.json"])
+def test_where_all_rows_are_verified_none_is_to_be(folder, capsys, options):
+    rows_and_run(folder, {}, range(40))
+    refuse(f"audit run --next 3 {options}", capsys, "all 40 rows of run are verified; there is none to verify")
+
+
 def test_one_is_not_written_as_several(folder, capsys):
     rows_and_run(folder, {31}, [0])
     text = said("audit run", capsys)

@@ -136,21 +136,30 @@ def _export(
     url: str | None,
 ) -> dict[str, Any]:
     from fasten.audit.repair import find_originals, write_folder, write_table
-    from fasten.audit.reviews import issue_rows, next_rows
+    from fasten.audit.reviews import issue_rows
 
     if export == "labelstudio":
-        rows = issue_rows(found, top) if verify is None else next_rows(found, verify)
+        rows = issue_rows(found, top) if verify is None else _rows_to_verify(found, verify)
         if rows.empty:
             raise ValueError(f"no unverified label of {found.folder} counts as wrong; --next N names rows to verify")
         return _label_studio(found, rows, _needed(out), data, url)
     if verify is not None:
-        return _review(next_rows(found, verify), out)
+        return _review(_rows_to_verify(found, verify), out)
     target = _needed(out)
     if export == "folder":
         return _copied(write_folder(found, find_originals(found, data), target), target, found)
     kind: Any = export
     copied = write_table(found, find_originals(found, data, as_text=export == "csv"), kind, target)
     return _copied(copied, target, found)
+
+
+def _rows_to_verify(found: Audit, n: int) -> pd.DataFrame:
+    from fasten.audit.reviews import next_rows
+
+    rows = next_rows(found, n)
+    if rows.empty:
+        raise ValueError(f"all {some(len(found.table), 'row')} of {found.folder} are verified; there is none to verify")
+    return rows
 
 
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
