@@ -13,7 +13,7 @@ from PIL import Image
 
 from fasten.data.decoding import Decoding
 from fasten.data.rows import Rows
-from fasten.data.table import read_table, rows_from_arrow
+from fasten.data.table import list_table, read_table, rows_from_arrow
 
 FEATURES = "a,label,b,verified_label\n1,cat,0.5,\n-2e3,dog,.25,cat\n3,cat,7,cat\n"
 
@@ -101,6 +101,23 @@ def test_numbers_beside_blanks_may_be_written_as_fractions(tmp_path):
     rows = read(tmp_path, "x,label,verified_label\n1,3,\n2,4,3.0\n3,4,4.0\n")
     assert rows.class_names == ("3", "4")
     assert rows.verified == (None, "3", "4")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_blanks_around_the_names_of_columns_are_none(tmp_path, suffix):
+    table = pd.DataFrame({"  lead": [1.0, 2.0], "tin ": [3, 4], " label": ["a", "b"], "verified_label": [None, "a"]})
+    path = tmp_path / f"metals.{suffix}"
+    getattr(table, f"to_{suffix}")(path, index=False)
+    rows = read_table(path)
+    assert (rows.feature_names, rows.given, rows.verified) == (("lead", "tin"), ("a", "b"), (None, "a"))
+    assert rows.x.tolist() == [[1, 3], [2, 4]]
+    assert list_table(path, as_text=False)[0].column_names == ["lead", "tin", "label", "verified_label"]
+    known = read_table(path, class_names=["a", "b"], feature_names=["tin", "  lead"])
+    assert known.x.tolist() == [[3, 1], [4, 2]]
+    again = table.assign(lead=0.0)
+    getattr(again, f"to_{suffix}")(path, index=False)
+    with pytest.raises(ValueError, match="two columns 'lead'"):
+        read_table(path)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -62,6 +62,7 @@ def read_table(
         raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(TABLES)}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; say where the table lies")
+    feature_names = feature_names and [name.strip() for name in feature_names]
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     table, unused = read(path, class_names is None, feature_names)
     table = table if labelled else without_labels(table)
@@ -202,8 +203,8 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
     With `as_text`, what a CSV file holds stays the text that it is; beside images it always does, as none is a feature.
     """
     if path.suffix.lower() in PARQUET:
-        names = pa.parquet.read_schema(path).names
-        table = pa.parquet.read_table(path)
+        names = [name.strip() for name in pa.parquet.read_schema(path).names]
+        table = pa.parquet.read_table(path).rename_columns(names)
     else:
         names, delimiter = _header(path, labelled=True)
         as_text = as_text or image_column(names) is not None
@@ -280,10 +281,13 @@ def _perhaps(name: str, cell: str = "") -> str:
 
 def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
     try:
-        names = pa.parquet.read_schema(path).names
+        written = pa.parquet.read_schema(path).names
+        names = [name.strip() for name in written]  # as those of a CSV file
         check_names(path.name, names, labelled)
         wanted, unused = useful(path.name, names, feature_names)
-        return pa.parquet.read_table(path, columns=wanted), unused
+        place = dict(zip(names, written, strict=True))
+        table = pa.parquet.read_table(path, columns=[place[name] for name in wanted])
+        return table.rename_columns(wanted), unused
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error, 200)
         raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
