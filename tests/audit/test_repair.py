@@ -18,6 +18,7 @@ import fasten.audit.repair as repair
 from command_line import tree
 from fasten.audit.repair import find_originals, write_folder, write_table
 from fasten.audit.stored import read_audit
+from fasten.cli import main
 from fasten.own import Own, read_rows
 from finished_runs import make_run
 from own_data import write_digits
@@ -364,6 +365,20 @@ def test_images_of_a_table_get_names_that_the_next_run_reads(folder):
     assert len(rows) == 13
     whole = {"a/kept.JPG", "b/scan.png", "a/hidden.png", "b/png.png", "a/12.png", "a/scan.PNG-of-2020.png"}
     assert whole <= set(rows.ids)
+
+
+def test_an_image_of_a_table_that_is_not_there_is_left_out(folder, capsys):
+    for name in "ab":
+        Image.new("L", (4, 4), 60).save(folder / f"{name}.png")
+    (folder / "list.csv").write_text("path,label\na.png,x\nb.png,y\ngone.png,y\n")
+    make_run(folder / "run", "list.csv", ["a.png", "b.png"], ["x", "y"], ["y", "y"], ["x", "y"])
+    assert main(["audit", "run", "--export", "folder", "--out", "new"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "2 rows, 2 of them hard links; 1 label changed; 1 row whose image lies elsewhere, or is not there, is" in said
+    )
+    assert labels_by_content(folder / "new").keys() == {(folder / "a.png").read_bytes()}
+    assert len(list((folder / "new/y").iterdir())) == 2
 
 
 def test_images_in_arrays_get_names_that_the_next_run_reads(folder):

@@ -258,8 +258,9 @@ def _in_folder(data: Originals, row: int) -> bool:
     return os.fspath(data.files[row]).startswith(os.path.join(os.path.realpath(data.path), ""))
 
 
-def _is_dead_link(path: Path) -> bool:
-    return path.is_symlink() and not path.exists()
+def _is_missing(data: Originals, row: int) -> bool:
+    """Whether an image that is listed, or linked to, is not there."""
+    return data.files is not None and not data.files[row].exists()
 
 
 def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
@@ -270,7 +271,7 @@ def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
     labels = new_labels(found, data.columns)
     _check_target(data, out)
     rows = [row for row in range(len(labels)) if not data.is_folder or _in_folder(data, row)]
-    rows = [row for row in rows if not (data.is_folder and _is_dead_link(data.path / data.columns.ids[row]))]
+    rows = [row for row in rows if not _is_missing(data, row)]
     places = _places(data, labels, rows)
     linked = 0
     with _built_aside(out) as aside:

@@ -196,8 +196,8 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
     doubt = _doubt(evidence) if evidence.get("num_random") else UNKNOWN if copied.changed else None
-    lost, why = copied.left_out, "that lie elsewhere, or are links to nothing, are"
-    why = "that lies elsewhere, or is a link to nothing, is" if lost == 1 else why
+    lost, why = copied.left_out, "whose images lie elsewhere, or are not there, are"
+    why = "whose image lies elsewhere, or is not there, is" if lost == 1 else why
     left = f"; {some(lost, 'row')} {why} left out" if lost else ""
     links = f", {copied.linked:,} of them hard links" if copied.linked else ""
     said = f"{some(copied.rows, 'row')}{links}; {some(copied.changed, 'label')} changed{left}"
