@@ -178,6 +178,12 @@ def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | 
     return np.array([numbers.get(label, -1) for label in labels], np.int64)
 
 
+def as_written(verified: list[str | None], given: set[str]) -> list[str | None]:
+    """Numbers beside blanks are often written as 3.0; where the given label is 3, that is meant."""
+    whole = {f"{label}.0": label for label in given}
+    return [whole.get(text, text) if text is not None and text not in given else text for text in verified]
+
+
 def codes_of(labels: Any, class_names: Sequence[str] | None, what: str) -> NDArray[np.int64]:
     """Labels as numbers of classes, from such numbers or, where the classes have names, from these; -1 for none.
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
-from fasten.data.labels import label_texts, part_of, picked_of
+from fasten.data.labels import as_written, label_texts, part_of, picked_of
 from fasten.data.numbers import check_numbers, coarse, listed_numbers, note_coarse
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header, split_line
@@ -355,16 +355,10 @@ def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str] | None = N
     given = mapped("label", lambda text, where: text)
     verified = mapped("verified_label", lambda text, where: text)
     if given is not None and verified is not None:
-        verified = _as_written(verified, {text for text in given if text is not None})
+        verified = as_written(verified, {text for text in given if text is not None})
     split, picked = mapped("split", part_of), mapped("picked", picked_of)
     called = mapped("id", named) or ids or [str(row) for row in range(table.num_rows)]
     return make_columns(called, given=given, verified=verified, picked=picked, split=split)
-
-
-def _as_written(verified: list[str | None], given: set[str]) -> list[str | None]:
-    """Numbers beside blanks are often written as 3.0; where the given label is 3, that is meant."""
-    whole = {f"{label}.0": label for label in given}
-    return [whole.get(text, text) if text is not None and text not in given else text for text in verified]
 
 
 def _texts(name: str, table: pa.Table, column: str) -> list[str | None]:
