@@ -140,7 +140,7 @@ def test_the_estimate_of_noisy_rows_matches_the_reference_and_remembers():
     np.testing.assert_allclose(method.joint.sum(), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("epochs", "pace"), [(3, 4 / 18), (100, 0.01)])
+@pytest.mark.parametrize(("epochs", "pace"), [(1, 0.5), (3, 4 / 18), (100, 0.01)])
 def test_the_estimate_of_noisy_rows_forgets_its_start_in_a_quarter_of_a_short_run(epochs, pace):
     method = tiny(make_tiny_task(), estimate="noisy")  # of 66 rows: six updates an epoch
     method.plan(Recipe("small-cnn", epochs, batch_size=11))

@@ -34,8 +34,8 @@ from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
 
 # An update's part in the running mean: T̂ of the noisy rows is of about the last hundred batches, or of a quarter of all
-# where these are fewer, so that little is left of the start.
-PACE, LEAST_PACES = 0.01, 4
+# where these are fewer, so that little is left of the start; of two batches at least.
+PACE, LEAST_PACES, FASTEST = 0.01, 4, 0.5
 
 
 class FasTEN(nn.Module):
@@ -84,7 +84,8 @@ class FasTEN(nn.Module):
             "noisy": Draw("noisy", recipe.batch_size),
             "clean": recipe.balanced_clean(self.per_class, self.num_classes),
         }
-        self.pace = max(PACE, LEAST_PACES / (recipe.epochs * math.ceil(len(self.labels) / recipe.batch_size)))
+        updates = recipe.epochs * math.ceil(len(self.labels) / recipe.batch_size)
+        self.pace = min(max(PACE, LEAST_PACES / updates), FASTEST)
         trace = {"transition": self.transition}
         return [Stage("train", self.step, draws, {self.net: recipe.sgd()}, recipe.epochs, trace=trace)]
 
