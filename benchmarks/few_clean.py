@@ -42,12 +42,18 @@ def train(task: Task, options: dict[str, Any], seed: int) -> dict[str, Any]:
     method = METHODS["fasten"].build(NarrowResNet(), given, num_classes=task.num_classes, **options)
     machine = Machine(torch.device("cpu"))
     machine.place(method)
-    loader, began = make_loader(task, machine, seed), time.perf_counter()
+    loader = make_loader(task, machine, seed)
     fit = Fit(method, plan_of(method, LONGER), loader, machine, Watch(task, loader))
+    return follow(fit, {**options, "seed": seed})
+
+
+def follow(fit: Fit, about: dict[str, Any]) -> dict[str, Any]:
+    """Train, then say the selected epoch and where labels and T̂ stood halfway."""
+    began = time.perf_counter()
     fit.run()
-    best, middle = fit.progress.best, fit.progress.rows[LONGER.epochs // 2]
+    best, middle = fit.progress.best, fit.progress.rows[len(fit.progress.rows) // 2]
     assert best is not None
-    found = {**options, "seed": seed, "epoch": best["epoch"], "test_accuracy": best["test_accuracy"]}
+    found = {**about, "epoch": best["epoch"], "test_accuracy": best["test_accuracy"]}
     found["middle"] = {key: float(f"{middle[key]:.4g}") for key in KEPT}
     return found | {"seconds": round(time.perf_counter() - began, 1)}
 
