@@ -71,6 +71,14 @@ def run(command: str) -> None:
     assert main(shlex.split(command)) == 0
 
 
+def copied(trained: Path, data: str, **own: str) -> None:
+    """A run and its data in the folder `all`, as if it had been trained on data of that path."""
+    shutil.copytree(trained.parent, "all")
+    record = json.loads(Path("all/run/record.json").read_text())
+    record["run"] |= {"dataset": data, "own": own}
+    Path("all/run/record.json").write_text(json.dumps(record))
+
+
 def answer(command: str, capsys) -> dict:
     capsys.readouterr()
     run(f"{command} --json")
@@ -247,36 +255,23 @@ def test_a_path_may_be_written_in_other_ways(image_run, capsys, monkeypatch):
     assert any("of the 60 rows" in note for note in found[0]["notes"])
 
 
-def far_away(trained: Path, place: Path, monkeypatch) -> tuple[Path, str]:
-    """The run and its data, in a copy of them that is named from another folder than then."""
-    shutil.copytree(trained.parent, place / "all")
-    record = json.loads((place / "all/run/record.json").read_text())
-    record["run"]["dataset"] = "train.csv" if (place / "all/train.csv").exists() else "train"
-    if record["run"]["own"]:
-        record["run"]["own"] = {"verified": "checked.txt"}
-    (place / "all/run/record.json").write_text(json.dumps(record))
-    (place / "else").mkdir()
-    monkeypatch.chdir(place / "else")
-    return Path("../all/run"), f"../all/{record['run']['dataset']}"
-
-
-def test_the_accuracy_is_the_same_from_another_folder(image_run, folder, capsys, monkeypatch):
+def test_the_accuracy_is_the_same_from_another_folder(folder, capsys, monkeypatch):
     """The list of verdicts is the run's, and that it was trained on these rows is said all the same."""
-    run, data = far_away(image_run, folder, monkeypatch)
-    monkeypatch.chdir("../all")
-    (folder / "all/train/left/0.png").rename(folder / "all/train/right/0.png")  # the list says so, and it was so
-    (folder / "all/checked.txt").write_text(
-        (folder / "all/checked.txt").read_text().replace("left/0.png", "right/0.png,left")
-    )
-    labels = (folder / "all/run/labels.csv").read_text()
-    (folder / "all/run/labels.csv").write_text(labels.replace("left/0.png,left", "right/0.png,right"))
+    squares(folder / "all/train", np.arange(60) % 3, size=12)
+    (folder / "all/train/left/0.png").rename(folder / "all/train/right/0.png")
+    rest = [f"{name}/{row}.png" for row in range(1, 21) for name in [["left", "middle", "right"][row % 3]]]
+    (folder / "all/checked.txt").write_text("\n".join(["right/0.png,left", *rest]) + "\n")
+    monkeypatch.chdir("all")
+    run("train train --verified checked.txt --epochs 8 --no-references --device cpu --out run")
     here = answer("evaluate run train --device cpu", capsys)
-    monkeypatch.chdir("../else")
-    assert answer(f"evaluate {run} {data} --device cpu", capsys) == here
-    assert here["test_accuracy"] == 1
-    assert any("the run was trained on these rows" in note for note in here["notes"])
+    (folder / "else").mkdir()
+    monkeypatch.chdir(folder / "else")
+    assert answer("evaluate ../all/run ../all/train --device cpu", capsys) == here
+    assert here["rows"] == 60
+    assert here["notes"][-1].startswith("the run was trained on these rows")
+    assert "39 of the 60 rows have no verified label" in here["notes"][0]
     (folder / "all/checked.txt").unlink()
-    assert answer(f"evaluate {run} {data} --device cpu", capsys) == here
+    assert answer("evaluate ../all/run ../all/train --device cpu", capsys) == here
 
 
 def test_folders_beside_the_data_are_found_from_another_folder(folder, capsys, monkeypatch):
@@ -290,42 +285,84 @@ def test_folders_beside_the_data_are_found_from_another_folder(folder, capsys, m
     assert answer("evaluate all/run all/train --device cpu", capsys) == here
 
 
-def test_other_data_of_the_same_name_are_not_the_runs(table_run, folder, capsys, monkeypatch):
-    run, _ = far_away(table_run, folder, monkeypatch)
+def test_other_data_of_the_same_name_are_not_the_runs(table_run, folder, capsys):
+    copied(table_run, "train.csv")
     x, labels = blobs(300, seed=7)
     lines = [[*map(str, row), NAMES[label]] for row, label in zip(x.tolist(), labels, strict=True)]
     write_csv(Path("train.csv"), [["f1", "f2", "f3", "f4", "label"], *lines])
-    assert not any("trained on" in note for note in answer(f"evaluate {run} train.csv", capsys)["notes"])
+    notes = answer("evaluate all/run train.csv", capsys)["notes"]
+    assert "trained on data of this name" in notes[-1]
+    assert not any("trained on these rows" in note for note in notes)
 
 
 def test_rows_that_the_run_knows_and_labels_that_it_made_are_said(table_run, folder, capsys):
-    shutil.copytree(table_run.parent, "all")
-    record = json.loads(Path("all/run/record.json").read_text())
-    record["run"]["dataset"] = "all/train.csv"
-    Path("all/run/record.json").write_text(json.dumps(record))
+    copied(table_run, "all/train.csv")
     run("audit all/run --export csv --out repaired.csv")
     lines = read_csv(folder / "repaired.csv")
     changed = sum(line["label"] != line["original_label"] and not line["verified_label"] for line in lines)
     assert changed > 20
     note = answer("evaluate all/run repaired.csv", capsys)["notes"][-1]
     assert note.startswith("300 of the 300 rows have the id and the label of rows that the run was trained on")
-    assert f"{changed} labels are what the run itself made of the given ones" in note
+    assert f"{changed} labels are the run's suggestion" in note
     table = pd.read_csv("all/train.csv")
     table[:90].to_csv("part.csv", index=False)
     note = answer("evaluate all/run part.csv", capsys)["notes"][-1]
     assert note.startswith("90 of the 90 rows have the id and the label")
-    assert "itself" not in note
+    assert "suggestion" not in note
     pd.concat([table[:90], table.sample(60, random_state=0).assign(label="b")]).to_csv("more.csv", index=False)
     assert "of the 150 rows have" in answer("evaluate all/run more.csv", capsys)["notes"][-1]
     table[::-1].to_csv("turned.csv", index=False)  # rows without ids are counted: labels agree by chance alone
     assert not any("trained on" in note for note in answer("evaluate all/run turned.csv", capsys)["notes"])
 
 
+def test_new_rows_in_the_order_of_the_runs_are_not_taken_for_these(table_run, folder, capsys):
+    """Rows without ids are numbered alike, and the labels are the same: what tells them apart is what they hold."""
+    copied(table_run, "all/train.csv")
+    table = pd.read_csv("all/train.csv")
+    x, labels = blobs(300, seed=8)
+    names = np.array(NAMES)[labels]
+    rows = [np.flatnonzero(names == label)[0] for label in table["label"]]
+    table = table.drop(columns=[name for name in table if name.startswith("verified") or name == "picked"])
+    table.assign(**{f"f{number + 1}": x[rows, number] for number in range(4)}).to_csv("new.csv", index=False)
+    found = answer("evaluate all/run new.csv", capsys)
+    assert "300 of the 300 rows have no verified label" in found["notes"][0]  # none has a verdict on another row
+    assert "if they are these" in found["notes"][-1]
+
+
+def test_the_runs_file_with_a_row_less_is_said_to_have_been_trained_on(table_run, folder, capsys):
+    copied(table_run, "all/train.csv")
+    pd.read_csv("all/train.csv")[1:].to_csv("all/train.csv", index=False)
+    assert "trained on data of this name" in answer("evaluate all/run all/train.csv", capsys)["notes"][-1]
+
+
+def test_a_table_of_labels_that_was_changed_is_said_and_no_more_where_a_run_is_tested(table_run, folder, capsys):
+    copied(table_run, "all/train.csv")
+    path = Path("all/run/labels.csv")
+    path.write_text(path.read_text().replace(",given,", ",Given,", 1))
+    x, labels = blobs(60, seed=9)
+    np.savez("new.npz", x=x, labels=np.array(NAMES)[labels])
+    found = answer("evaluate all/run new.npz", capsys)
+    assert found["rows"] == 60
+    assert "lacks the column 'given'" in found["notes"][-1]
+
+
+def test_a_test_folder_of_the_run_is_tested_on_as_it_is(folder, capsys):
+    for name, size in (("here/a", 12), ("here/b", 11)):
+        squares(folder / name, np.arange(60) % 3, size=size)
+    run("train here/a --method cross-entropy --test here/b --epochs 1 --no-references --device cpu --out run")
+    assert answer("evaluate run here/b --device cpu", capsys)["rows"] == 60
+
+
+def test_labels_under_noise_that_was_injected_are_not_called_the_runs(table_run, folder, capsys):
+    copied(table_run, "all/train.csv")
+    run("train all/train.csv --noise symmetric:0.3 --epochs 3 --no-references --device cpu --out noisy")
+    shutil.copy("all/train.csv", "copy.csv")
+    notes = answer("evaluate noisy copy.csv", capsys)["notes"]
+    assert not any("suggestion" in note for note in notes)
+
+
 def test_images_that_were_trained_on_are_predicted_without_the_list_of_verdicts(image_run, folder, capsys):
-    shutil.copytree(image_run.parent, "all")
-    record = json.loads(Path("all/run/record.json").read_text())
-    record["run"] |= {"dataset": "all/train", "own": {"verified": "all/gone.txt"}}
-    Path("all/run/record.json").write_text(json.dumps(record))
+    copied(image_run, "all/train", verified="all/gone.txt")
     assert answer("predict all/run all/train --device cpu --out p.csv", capsys)["rows"] == 60
     refuse("evaluate all/run all/train --device cpu", capsys, "there is no file all/gone.txt")
 

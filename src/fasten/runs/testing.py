@@ -15,7 +15,7 @@ from fasten.data.labels import encode_labels
 from fasten.data.rows import Rows, add_verdicts
 from fasten.data.task import Labels, Task
 from fasten.datasets import is_own
-from fasten.own import Own, as_given, make_test_task
+from fasten.own import Own, as_given, make_own_task, make_test_task
 from fasten.records import Record, Run
 from fasten.runs.inference import examples_of, is_same, known_test_task, read_finished, read_new_rows
 from fasten.sentences import are, some
@@ -25,7 +25,9 @@ ALIKE = (
     "{alike} of the {rows} {have} the id and the label of rows that the run was trained on: if they are these, the "
     "accuracy is not that on new ones"
 )
-CHANGED = ", and {labels} {are} what the run itself made of the given ones, so it is partly measured by its own word"
+SUGGESTED = ", and {labels} {are} the run's suggestion in place of the given one: its own word, where taken from it"
+OF_THIS_NAME = "the run was trained on data of this name: where rows are the same, the accuracy is not that on new ones"
+UNKNOWN = "it is not known which of these rows the run was trained on: {why}"
 
 
 def load_test_task(
@@ -45,23 +47,30 @@ def load_test_task(
     record = read_finished(folder)
     if not is_own(data):
         return known_test_task(record, data, root, labels, download)
-    rows, run, found = read_new_rows(record, data, max_bad), Run.from_json(record["run"]), _audited(folder, record)
-    seen = is_same(data, run.dataset)
+    rows, run = read_new_rows(record, data, max_bad), Run.from_json(record["run"])
+    found, doubt = _audited(folder, record)
+    there = seen = is_same(data, run.dataset)
     if found is not None and run.noise == "none":  # with noise the run's labels are not those of its data
-        there, seen = seen, _is_runs(rows, found)
-        rows = rows if there or not seen else _as_then(rows, record, data, max_bad, found)
+        seen = _is_runs(rows, found)
+        if seen and not there:
+            then = _as_then(rows, record, data, max_bad, found)
+            seen = _has_examples(then, record)
+            rows = then if seen else rows
     task = _labelled_task(rows, record)
-    note = None if found is None else _alike(rows, task.split.test, found)
-    if seen and not len(rows.rows_of("test")):
-        note = TRAINED_ON
+    note = doubt if found is None else _alike(rows, task.split.test, found, made=run.noise == "none")
+    if not len(rows.rows_of("test")):
+        note = TRAINED_ON if seen else note or (OF_THIS_NAME if there else None)
     return replace(task, notes=(*task.notes, note)) if note else task
 
 
-def _audited(folder: Path, record: Record) -> Audit | None:
-    """The rows of a user's own data that the run was trained on."""
+def _audited(folder: Path, record: Record) -> tuple[Audit | None, str | None]:
+    """The rows of a user's own data that the run was trained on, or why nobody knows them any more."""
     if record["run"].get("own") is None or not (folder / "labels.csv").is_file():
-        return None
-    return read_audit(folder, made_anew=True)
+        return None, None
+    try:
+        return read_audit(folder, made_anew=True), None
+    except ValueError as error:
+        return None, UNKNOWN.format(why=error)
 
 
 def _is_runs(rows: Rows, found: Audit) -> bool:
@@ -69,6 +78,13 @@ def _is_runs(rows: Rows, found: Audit) -> bool:
     labels = zip(rows.ids, rows.given_codes().tolist(), rows.split, strict=True)
     here = {name: label for name, label, part in labels if label >= 0 and part in (None, "train")}
     return here == dict(zip(found.known.ids, found.known.given.tolist(), strict=True))
+
+
+def _has_examples(rows: Rows, record: Record) -> bool:
+    """Whether these rows have the mean and the deviation of the run's: ids may be mere numbers, and labels in order."""
+    task = make_own_task(rows, Run.from_json(record["run"]).seed)
+    told = examples_of(record)
+    return all(np.allclose(getattr(task, key), told[key], rtol=1e-6, atol=1e-9) for key in ("mean", "std"))
 
 
 def _as_then(rows: Rows, record: Record, data: str, max_bad: int, found: Audit) -> Rows:
@@ -91,7 +107,7 @@ def _beside(run: Mapping[str, Any], data: str) -> Own:
     for key in ("clean", "valid", "test"):
         if (folder := getattr(own, key)) is not None:
             there = os.path.normpath(os.path.join(data, os.path.relpath(folder, run["dataset"])))
-            found |= {key: there} if os.path.isdir(there) else {}
+            found |= {key: there} if os.path.isdir(there) and not is_same(there, data) else {}
     return Own(**found)
 
 
@@ -110,8 +126,8 @@ def _labelled_task(rows: Rows, record: Record) -> Task:
     return replace(task, split=split, test=labels, notes=tuple(notes))
 
 
-def _alike(rows: Rows, tested: Labels, found: Audit) -> str | None:
-    """A sentence where some of the rows seem to be rows that the run was trained on."""
+def _alike(rows: Rows, tested: Labels, found: Audit, made: bool) -> str | None:
+    """A sentence where some of the rows seem to be rows that the run was trained on, and some labels `made` by it."""
     place = {name: row for row, name in enumerate(found.known.ids)}
     at = np.array([place.get(rows.ids[row], -1) for row in tested.tolist()], np.int64)
     here, at = tested[at >= 0], at[at >= 0]
@@ -123,10 +139,10 @@ def _alike(rows: Rows, tested: Labels, found: Audit) -> str | None:
     chance = share[given[at]] + np.where(repaired[at] != given[at], share[repaired[at]], 0.0)
     if not len(at) or alike.mean() <= (1 + chance.mean()) / 2:
         return None
-    changed = alike & (label != given[at]) & (found.known.verified[at] < 0) & (rows.verified_codes()[here] < 0)
+    changed = made & alike & (label != given[at]) & (found.known.verified[at] < 0) & (rows.verified_codes()[here] < 0)
     return _said(len(tested), int(alike.sum()), int(changed.sum()))
 
 
 def _said(rows: int, alike: int, changed: int) -> str:
     said = ALIKE.format(alike=f"{alike:,}", rows=some(rows, "row"), have="has" if alike == 1 else "have")
-    return said + (CHANGED.format(labels=some(changed, "label"), are=are(changed)) if changed else "")
+    return said + (SUGGESTED.format(labels=some(changed, "label"), are=are(changed)) if changed else "")
