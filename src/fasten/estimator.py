@@ -45,7 +45,7 @@ from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.runs.divergence import Diverged, check_finite
 from fasten.runs.inference import blank_task, trainable
 from fasten.runs.notes import coverage_notes, length_notes
-from fasten.runs.unseen import JUDGED_UNSEEN, by_heart, unseen_probabilities
+from fasten.runs.unseen import by_heart, unseen_probabilities
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # what messages call them
@@ -81,11 +81,12 @@ def fit_task(
 
     fit.after_update = check
     fit.run()
-    unseen = partial(unseen_probabilities, run, task, machine, net=net) if by_heart(run, task) else None
+    notes: list[str] = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan)]
+    judged = partial(unseen_probabilities, run, task, machine, say=notes.append, net=net)
+    unseen = judged if by_heart(run, task) else None
     min_precision = (run.own or {}).get("min_precision")
     found = evaluate(fit.method, task, fit.loader, min_precision, run.seed, unseen=unseen)
-    notes = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan)]
-    return fit.method, found, [*notes, *([JUDGED_UNSEEN] if unseen else []), *found.findings.notes]
+    return fit.method, found, [*notes, *found.findings.notes]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import torch
 from fasten.data.arrays import rows_from_arrays
 from fasten.engine import predict
 from fasten.machine import Machine
+from fasten.methods.cross_entropy import CrossEntropy
 from fasten.metrics import auroc
 from fasten.own import auto_recipe, make_own_task
 from fasten.records import Run
@@ -39,7 +40,7 @@ def run_of(task, epochs=15):
 def judged(x, given, epochs=15):
     task = task_of(x, given)
     nothing = np.full((len(given), 3), np.nan, np.float32)
-    return unseen_probabilities(run_of(task, epochs), task, CPU, nothing)
+    return unseen_probabilities(run_of(task, epochs), task, CPU, nothing, say=lambda sentence: None)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -80,11 +81,38 @@ def test_rows_of_rare_labels_keep_what_was_said_of_them():
     x, _, given = clusters()
     given = np.where(np.arange(300) < 4, 3, given)
     task = task_of(x, given)
-    before = np.full((300, 4), 0.25, np.float32)
-    after = unseen_probabilities(run_of(task, 1), task, CPU, before)
+    before, said = np.full((300, 4), 0.25, np.float32), []
+    after = unseen_probabilities(run_of(task, 1), task, CPU, before, say=said.append)
     assert (after[:4] == 0.25).all()
     assert (after[4:] != 0.25).any(1).all()
     assert (before == 0.25).all(), "a copy is made"
+    assert "but for 4 rows of a label with fewer than 6 rows;" in said[0]
+
+
+def test_where_all_labels_are_rare_nothing_is_trained_and_nothing_promised(monkeypatch):
+    given = np.arange(60) % 20
+    task = task_of(np.random.default_rng(0).normal(size=(60, 4)), given)
+    monkeypatch.setattr(unseen, "make_fit", None)
+    before, said = np.full((60, 20), 0.05, np.float32), []
+    np.testing.assert_array_equal(unseen_probabilities(run_of(task), task, CPU, before, say=said.append), before)
+    assert len(said) == 1
+    assert "may know wrong labels by heart; verify some rows" in said[0]
+
+
+@pytest.mark.parametrize(("rate_factor", "told"), [(1.0, 1 + FOLDS), (0.1, 1)])
+def test_the_networks_of_a_run_that_was_taken_back_have_its_lower_rate(monkeypatch, rate_factor, told):
+    x, _, given = clusters()
+    task, before, said = task_of(x, given), np.full((300, 3), 0.25, np.float32), []
+    run, step = run_of(task, 2), CrossEntropy.step
+
+    def spoilt(method, batch):
+        for part, loss in step(method, batch):
+            yield part, loss * torch.where(batch.rates[part] > run.recipe.rate / 2, torch.nan, 1.0)
+
+    monkeypatch.setattr(CrossEntropy, "step", spoilt)
+    after = unseen_probabilities(run, task, CPU, before, say=said.append, rate_factor=rate_factor)
+    assert len(said) == told
+    assert (after == before).all() == (rate_factor == 1.0)
 
 
 def test_it_is_for_labels_that_nothing_holds_against():

@@ -49,7 +49,7 @@ from fasten.runs.notes import (
     most_labels_wrong,
     stages_in_words,
 )
-from fasten.runs.unseen import JUDGED_UNSEEN, by_heart, unseen_probabilities
+from fasten.runs.unseen import by_heart, unseen_probabilities
 from fasten.signals import asked_to_stop
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
@@ -188,10 +188,10 @@ class _Session:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
-        unseen = None
+        peak, unseen = _peak_memory(self.machine.device), None
         if by_heart(self.run, self.task):
-            self._note(JUDGED_UNSEEN)
-            unseen = partial(unseen_probabilities, self.run, self.task, self.machine)
+            judged = partial(unseen_probabilities, self.run, self.task, self.machine)
+            unseen = partial(judged, say=self._note, rate_factor=self.fit.progress.rate_factor)
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, unseen)
         if self.task.known is not None:
             for note in found.findings.notes:
@@ -199,7 +199,7 @@ class _Session:
         best = self.fit.progress.best
         assert best is not None
         self.record["notes"] += final_warnings(best, found.probs, found.findings.transition)
-        self._fill(found, best, preparation)
+        self._fill(found, best, preparation, peak)
         self._references()
         hint = most_labels_wrong(self.run.method, float(found.findings.judged.p_wrong.mean()))
         self.record["notes"] += filter(None, [clean_rows_do_better(self.record) or hint])
@@ -285,7 +285,7 @@ class _Session:
         self.checkpoints.save(self.fit.progress.done, self.fit.tensors(), meta)
         self.last_saved = time.monotonic()
 
-    def _fill(self, found: Evaluation, best: Row, preparation: float) -> None:
+    def _fill(self, found: Evaluation, best: Row, preparation: float, peak: int | None) -> None:
         at = self.fit.progress
         self.record["epochs"] = at.rows
         self.record["evaluation"] = found.scores
@@ -298,7 +298,7 @@ class _Session:
             "train_seconds": at.seconds,
             "setup_seconds": preparation + at.setup_seconds,
             "examples_per_second": at.images / at.seconds if at.seconds else None,
-            "peak_memory_bytes": _peak_memory(self.machine.device),
+            "peak_memory_bytes": peak,
         }
 
     def _references(self) -> None:
