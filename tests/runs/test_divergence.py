@@ -228,7 +228,7 @@ def test_a_collapse_is_that_of_all_rows_and_not_of_those_that_validate(validated
 
 def test_warnings_stand_in_the_log_and_the_report(tmp_path):
     """A rate that is far too high, but not so high that numbers overflow."""
-    record = train(replace(RUN, recipe=replace(RECIPE, rate=1e3)), tmp_path, EVERY_UPDATE)
+    record = train(replace(RUN, recipe=replace(RECIPE, rate=30.0)), tmp_path, EVERY_UPDATE)
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert any("collapsed" in event.get("warning", "") for event in events)
     assert any("collapsed" in note for note in record["notes"])

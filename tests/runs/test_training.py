@@ -203,6 +203,20 @@ def test_a_reference_that_diverges_is_left_out_and_named(tmp_path, capsys, spoil
     assert "clean rows only" not in said
 
 
+def test_a_reference_whose_running_variances_overflow_is_left_out(tmp_path, monkeypatch):
+    step = CleanOnly.step
+
+    def overflow(method, batch):
+        yield from step(method, batch)
+        for name, tensor in method.named_buffers():
+            if name.endswith("running_var"):
+                tensor.fill_(np.inf)
+
+    monkeypatch.setattr(CleanOnly, "step", overflow)
+    record = train(RUN, tmp_path / "r", Settings(device="cpu"))
+    assert record["references"] == {"clean_only": None}
+
+
 def test_the_reference_of_a_run_that_was_taken_back_has_its_lower_rate(tmp_path, spoilt):
     spoilt(FasTEN, RECIPE.rate / 2)
     rates = spoilt(CleanOnly, RECIPE.rate / 2)

@@ -11,10 +11,11 @@ import torch
 
 from fasten.data.task import Task
 from fasten.engine import Fit
-from fasten.ranks import gathered
+from fasten.ranks import gathered, votes
 from fasten.sentences import typed
 from fasten.suggest import listed
 
+AVERAGES = ("running_mean", "running_var")  # of batch norm; a network's other buffers may hold infinities, as masks do
 LOWER = 10  # by what a rewind divides the learning rate
 MOST_REWINDS = 3  # a thousandth of the rate: what still diverges has another cause
 
@@ -53,8 +54,9 @@ def check_finite(fit: Fit, task: Task) -> None:
     ended = at.update == 0
     done = update.length if ended else at.update
     bad = torch.nonzero(~update.history["loss"][:done].isfinite()).flatten()
-    sound = torch.stack([parameter.isfinite().all() for parameter in fit.method.parameters()]).all()
-    if len(bad) or not sound:
+    averages = [tensor for name, tensor in fit.method.named_buffers() if name.endswith(AVERAGES)]
+    sound = torch.stack([tensor.isfinite().all() for tensor in (*fit.method.parameters(), *averages)]).all()
+    if votes(bool(len(bad)) or not sound):  # a rank may have batch norms of its own
         number = int(bad[0]) if len(bad) else done - 1
         raise Diverged(Divergence(len(at.rows) + (not ended), number + 1, _rows(fit, task, at.epoch - ended, number)))
 
