@@ -369,6 +369,18 @@ def test_of_very_many_rows_some_are_looked_at_and_say_the_same():
     assert found.auroc == pytest.approx(some.auroc, abs=0.05)
 
 
+def test_of_very_many_rows_the_few_wrong_ones_are_all_looked_at():
+    rng = np.random.default_rng(0)
+    truth, doubt = rng.integers(0, 2, 60_000), rng.random(60_000) / 2
+    probs = np.where(truth[:, None] == [0, 1], 1 - doubt[:, None], doubt[:, None])
+    wrong = doubt >= np.sort(doubt)[-60]  # a thousandth: of 5,000 rows at random five
+    found = instance_dependence(probs, np.where(wrong, 1 - truth, truth), truth, seed=0, permutations=39)
+    assert (found.n, found.wrong) == (MOST_ROWS, 60)
+    assert found.auroc > 0.98
+    found = instance_dependence(probs, np.where(wrong, truth, 1 - truth), truth, seed=0, permutations=39)
+    assert (found.n, found.n - found.wrong) == (MOST_ROWS, 60)
+
+
 def ref_dependence(probs, given, truth, seed, permutations):
     """AUROC and p, a class, a fold and an exchange at a time, with SciPy's ranks and scikit-learn's regression."""
     rng = numpy_stream(seed, "instance dependence")
@@ -444,6 +456,13 @@ def test_all_evidence_of_a_run_comes_from_random_rows_and_most_from_held_back_on
     assert found.corrections.precision.n == changed.sum()
     assert found.corrections.precision.k == (corrected == verified[held])[changed].sum()
     assert found.dependence.n <= (random & ~held).sum()
+
+
+def test_where_no_row_is_held_back_nothing_is_said_of_what_these_would_show():
+    post = np.array([[0.9, 0.1], [0.2, 0.8]])
+    no = np.zeros(2, bool)
+    known = known_of(np.array([0, 0]), np.array([0, -1]), np.array([True, False]), no)
+    assert gather(known, judge(post, known.given), post, 0.9).threshold.sentence.startswith("no correction was held")
 
 
 @pytest.mark.parametrize("min_precision", [0.6, 0.999])

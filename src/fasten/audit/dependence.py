@@ -46,17 +46,17 @@ def instance_dependence(
     A linear rule, the same for all classes, tells wrong labels from right ones by the ranks, within their class, of the
     true class's probability and of the highest others. Its AUROC is over pairs of one class, on rows it was not fitted
     to; p comes from exchanging wrong and right within each class. None with fewer than ten of either; of very many rows
-    some at random are looked at. The probabilities must not know the given label: a network trained on it may have
-    learnt it by heart, and the test would find that. Rows of the clean set will do, of which training saw the verified
-    label only.
+    some at random are looked at, the rarer kind first. The probabilities must not know the given label: a network
+    trained on it may have learnt it by heart, and the test would find that. Rows of the clean set will do, of which
+    training saw the verified label only.
 
     >>> probs, wrong = np.linspace([1, 0], [0.5, 0.5], 40), np.arange(40) >= 30
     >>> found = instance_dependence(probs, wrong.astype(int), np.zeros(40, int), seed=0)
     >>> found.auroc, found.p
     (1.0, 0.002)
     """
-    known, wrong = (given >= 0) & (truth >= 0), given != truth
-    known[numpy_stream(seed, "rows of dependence").permutation(np.flatnonzero(known))[MOST_ROWS:]] = False
+    wrong = given != truth
+    known = _looked_at((given >= 0) & (truth >= 0), wrong, seed)
     classes = [np.flatnonzero(known & (truth == c)) for c in np.unique(truth[known])]
     classes = [rows for rows in classes if 0 < wrong[rows].sum() < len(rows)]  # else there is nothing to tell apart
     rows = np.concatenate([np.empty(0, np.int64), *classes])
@@ -74,6 +74,15 @@ def instance_dependence(
     found = np.average(np.stack(scores), axis=0, weights=weights)
     p = float((found >= found[0] - ROUNDING).mean())  # the rows as they are count among the exchanges
     return InstanceDependence(len(rows), num_wrong, len(classes), float(found[0]), p)
+
+
+def _looked_at(known: Bools, wrong: Bools, seed: int) -> Bools:
+    """At most `MOST_ROWS` of the known rows, at random: wrong and right ones in halves, more where few are other."""
+    order = numpy_stream(seed, "rows of dependence").permutation(np.flatnonzero(known))
+    both, kept = (order[wrong[order]], order[~wrong[order]]), np.zeros_like(known)
+    for mine, others in (both, both[::-1]):
+        kept[mine[: max(MOST_ROWS // 2, MOST_ROWS - len(others))]] = True
+    return kept
 
 
 def _relative(probs: Floats, own: int) -> Floats:
