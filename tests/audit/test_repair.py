@@ -19,6 +19,7 @@ from command_line import tree
 from fasten.audit.repair import find_originals, write_folder, write_table
 from fasten.audit.stored import read_audit
 from fasten.cli import main
+from fasten.data.rows import make_columns
 from fasten.own import Own, read_rows
 from finished_runs import make_run
 from own_data import write_digits
@@ -393,6 +394,18 @@ def test_images_in_arrays_get_names_that_the_next_run_reads(folder):
     assert set(rows.ids) == {"a/0.png", "b/1.png", "a/png.png", "a/3.png", "a/3-2.png", "a/3-3.png"}
     wanted = {image.tobytes(): label for image, label in zip(images, given, strict=True)}
     assert {image.tobytes(): label for image, label in zip(np.asarray(rows.x), rows.given, strict=True)} == wanted
+
+
+def test_a_thousand_images_of_one_name_are_numbered_without_trying_each_number_each_time(monkeypatch):
+    """A table that names the image of each patient, each in its own folder."""
+    tried = []
+    real = repair.PurePosixPath.with_name
+    monkeypatch.setattr(repair.PurePosixPath, "with_name", lambda path, name: tried.append(name) or real(path, name))
+    ids = [f"{number}/scan.png" for number in range(1000)]
+    data = repair.Originals(Path("t.csv"), make_columns(ids, given=["cat"] * 1000), pa.table({}), list(map(Path, ids)))
+    places = repair._places(data, ["cat"] * 1000, range(1000))
+    assert places == ["cat/scan.png", *(f"cat/scan-{number}.png" for number in range(2, 1001))]
+    assert len(tried) == 999
 
 
 def test_parts_of_the_data_folder_stay_what_they_are(folder):

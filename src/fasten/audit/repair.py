@@ -292,21 +292,24 @@ def _check_target(data: Originals, out: Path) -> None:
 
 def _places(data: Originals, labels: Sequence[str | None], rows: Sequence[int]) -> list[str]:
     """Where each image goes in the new folder, no two of them to one place; those that stay keep theirs."""
-    wanted = [_wanted(data, row, labels[row]) for row in rows]
+    parted = any(part in ("valid", "test") for part in data.columns.split)
+    wanted = [_wanted(data, row, labels[row], parted) for row in rows]
     stays = {place for row, place in zip(rows, wanted, strict=True) if place == data.columns.ids[row]}
-    taken, places = set(stays), []
-    for row, place in zip(rows, wanted, strict=True):
+    taken, places, tried = set(stays), [], dict[str, int]()
+    for row, first in zip(rows, wanted, strict=True):
+        place = first
         if place != data.columns.ids[row]:
-            plain, number = PurePosixPath(place), 1
+            plain, number = PurePosixPath(first), tried.get(first, 1)
             while place in taken:
                 number += 1
                 place = str(plain.with_name(f"{plain.stem}-{number}{plain.suffix}"))
+            tried[first] = number  # thousands may want the same name
             taken.add(place)
         places.append(place)
     return places
 
 
-def _wanted(data: Originals, row: int, label: str | None) -> str:
+def _wanted(data: Originals, row: int, label: str | None, parted: bool) -> str:
     name, split = data.columns.ids[row], data.columns.split
     if label is None:
         raise ValueError(f"{data.path}: {name!r} has no label, so it has no folder; use --export csv")
@@ -319,7 +322,7 @@ def _wanted(data: Originals, row: int, label: str | None) -> str:
         parts = name.split("/")
         place = 0 if split[row] is None else parts.index(known, 1)  # behind the name of the part
         return "/".join([*parts[:place], label, *parts[place + 1 :]])
-    part = split[row] or "train" if any(part in ("valid", "test") for part in split) else ""
+    part = split[row] or "train" if parted else ""
     return "/".join(filter(None, [part, label, _file_name(data, row)]))
 
 
