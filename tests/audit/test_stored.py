@@ -143,6 +143,14 @@ def test_a_change_that_was_cut_off_is_not_taken_for_the_audit_and_is_made_anew(t
         assert (tmp_path / "cut off" / name).read_bytes() == (tmp_path / "at once" / name).read_bytes()
 
 
+def test_a_change_that_cannot_begin_leaves_the_folder_usable(tmp_path):
+    make(tmp_path / "run")
+    (tmp_path / "run" / "gallery.json").write_text("{")
+    with pytest.raises(ValueError, match=r"gallery.json"):
+        choose_threshold(read_audit(tmp_path / "run"), 0.5)
+    read_audit(tmp_path / "run")
+
+
 def test_the_summary_and_the_report_expect_as_many_wrong_labels(tmp_path):
     make(tmp_path / "run")
     expected = json.loads((tmp_path / "run/gallery.json").read_text())["expected_wrong"]

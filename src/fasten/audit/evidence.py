@@ -306,7 +306,8 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     sample = compare_sample(judged.p_wrong, given, held, ~random & (given >= 0))
     sample = sample and replace(sample, odd=odd_label(given, random, known.class_names))
     if min_precision is not None:
-        choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, int(random.sum()))
+        num_verified = int(random.sum()) if held.any() else 0  # else there is nothing to show it by
+        choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, num_verified)
         if sample is not None and sample.warning:
             choice = ThresholdChoice(min_precision, None, at_random=False)
         corrected = g if choice.threshold is None else np.where(p > choice.threshold, s, g)

@@ -204,7 +204,7 @@ def choose_threshold(found: Audit, min_precision: float | None, picture: Picture
     kept = [number for number, name in enumerate(found.class_names) if name in record["data"].get("kept_classes", ())]
     now = find(found.probabilities(), found.known, min_precision, seed, kept)
     assert now.evidence is not None
-    write_record(found.folder, {**record, CHANGING: True})
+    pictures, changing = pictures_of(read_gallery(found.folder)), {**record, CHANGING: True}
     before = record["evaluation"].get("evidence") or {}
     gone = (before.get("doubt"), (before.get("threshold") or {}).get("sentence"))
     notes = [note for note in record["notes"] if note not in gone]
@@ -213,7 +213,7 @@ def choose_threshold(found: Audit, min_precision: float | None, picture: Picture
     record |= {"evaluation": evaluation, "notes": [*notes, *([said] if said else [])]}
     record.pop(CHANGING, None)
     table = now.table(found.known, found.class_names)
-    pictures = pictures_of(read_gallery(found.folder))
+    write_record(found.folder, changing)
     _write(found.folder, record, table, lambda row: pictures.get(found.known.ids[row]) or picture(row))
     return read_audit(found.folder)
 
