@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -300,6 +301,31 @@ def test_dropout_draws_from_the_random_state_too_and_leaves_torchs_alone():
     assert (p[0] != p[2]).any()
     with pytest.raises(ValueError, match="diverged"):
         FasTENClassifier(net=net, epochs=2, rate=1e20).fit(x, given, y_verified=verified)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_fits_in_threads_that_overlap_leave_torchs_generator_as_it_was(monkeypatch):
+    x, _, given, verified = make_data(60)
+    both, one_left, fit_task = threading.Barrier(2), threading.Event(), fasten.estimator.fit_task
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+
+    def together(*told):
+        both.wait(30)
+        if threading.current_thread().name == "last":
+            one_left.wait(30)
+        return fit_task(*told)
+
+    def fit():
+        FasTENClassifier(epochs=1).fit(x, given, y_verified=verified)
+        one_left.set()
+
+    monkeypatch.setattr(fasten.estimator, "fit_task", together)
+    threads = [threading.Thread(target=fit, name=name) for name in ("first", "last")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,9 @@ from fasten.stream import StreamLoader
 # Of users' own data: clean rows in a batch, of which the few there are must not be learnt by heart; and what FasTEN's T̂
 # is made of, by benchmarks/estimate.py.
 MOST_PER_CLASS, ESTIMATE = 10, "noisy"
-_SEEDING = threading.RLock()  # torch's generator is the process's: threads take turns
+_SEEDING = threading.RLock()  # torch's generators are the process's: threads take turns
+_at_work = 0  # threads that draw from them in training
+_before = ExitStack()  # brings back what they were before the first of these began
 
 
 @contextmanager
@@ -38,16 +40,23 @@ def seeded(seed: int, *key: Key) -> Iterator[None]:
 
     They are the process's: of threads that train at once none can say what it draws.
     """
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with ExitStack() as kept:
+    global _at_work
+    with _SEEDING:
+        if not _at_work:
+            _before.enter_context(_forked())
+        _at_work += 1
+        torch.manual_seed(torch_seed(seed, *key))
+    try:
+        yield
+    finally:
         with _SEEDING:
-            kept.enter_context(torch.random.fork_rng(gpus))
-            torch.manual_seed(torch_seed(seed, *key))
-        try:
-            yield
-        finally:
-            with _SEEDING:
-                kept.close()
+            _at_work -= 1
+            if not _at_work:
+                _before.close()
+
+
+def _forked() -> AbstractContextManager[None]:
+    return torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ())  # type: ignore[no-untyped-call]
 
 
 def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
@@ -63,7 +72,8 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     if options.get("strong") and task.x.ndim != 4:
         cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"
         raise ValueError(f"{run.method} here trains on strong views of images, and {task.name} has no images; {cure}")
-    with _SEEDING, seeded(run.seed, "init"):
+    with _SEEDING, _forked():
+        torch.manual_seed(torch_seed(run.seed, "init"))
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
         backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
         told = {"num_classes": task.num_classes, **({"shape": task.shape} if entry.shaped else {}), **options}
