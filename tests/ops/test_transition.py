@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fasten import correct_labels, corrected_nll, estimate_transition
-from fasten.ops.transition import joint_of_heads
+from fasten.ops.transition import joint_of_heads, set_apart
 from reference.transition import ref_correct, ref_corrected_nll, ref_estimate
 
 SIZES = st.integers(2, 12)
@@ -118,3 +118,18 @@ def test_a_forbidden_label_costs_a_bounded_loss():
 def test_a_label_is_corrected_from_the_threshold_on():
     probs, given = torch.tensor([[0.25, 0.75], [0.2500001, 0.7499999]]), torch.tensor([0, 0])
     assert correct_labels(probs, given, threshold=0.75).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("left", [0.0, 1e-9, 1e-7, 1e-3, 1.0])
+def test_a_row_of_which_other_classes_take_nearly_all_still_sums_to_one(left):
+    T = torch.tensor([[0.6 * left, 0.4 * left, 1 - left], [0.1, 0.9, 0.0], [0.2, 0.2, 0.6]])
+    apart = set_apart(T, torch.tensor([True, True, False]))
+    torch.testing.assert_close(apart.sum(1), torch.ones(3))
+    assert (apart[:2, 2] == 0).all()
+    assert apart[0, 0] >= 0.6 - 1e-6
+    torch.testing.assert_close(apart[1:], T[1:], rtol=1e-5, atol=1e-7)
+
+
+def test_where_all_classes_are_known_t_stays_what_it_is_to_the_bit():
+    T = torch.rand(10, 10, generator=torch.Generator().manual_seed(0)).softmax(1)
+    assert torch.equal(set_apart(T, torch.ones(10, dtype=torch.bool)), T)

@@ -50,8 +50,8 @@ def set_apart(T: Tensor, known: Tensor) -> Tensor:
             [0.0000, 0.0000, 1.0000]])
     """
     foreign = known[:, None] > known
-    left = 1 - (T * foreign).sum(1, keepdim=True)  # 1 where all are known: T stays what it is, to the bit
-    return T.masked_fill(foreign, 0) / left.clamp(min=LOG_GUARD)
+    kept = T.masked_fill(foreign, 0) + LOG_GUARD * torch.eye(len(T), dtype=T.dtype, device=T.device)  # never nothing
+    return torch.where(foreign.any(1, keepdim=True), kept / kept.sum(1, keepdim=True), T)
 
 
 def joint_of_heads(
