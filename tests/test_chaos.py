@@ -31,6 +31,7 @@ from fasten.data.decoding import Decoding
 from fasten.engine import Fit
 from fasten.files import alone_in
 from fasten.records import read_record
+from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.update import Update
 from own_data import write_digits
 
@@ -219,6 +220,15 @@ def test_where_no_checkpoint_is_whole_that_is_said(begun, capsys):
         torn(path, "torn")
     assert main(["resume", "run", "--json"]) == 2
     assert "no checkpoint in run/checkpoint is whole" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_a_method_with_other_tensors_is_refused_in_a_sentence(begun, capsys):
+    for path in (begun / "checkpoint").iterdir():
+        tensors, meta = read_tensors(path)
+        name = min(name for name in tensors if name.startswith("method."))
+        write_tensors(path, tensors | {name: torch.zeros(2, 3, 4, 5, 6)}, json.dumps(meta))
+    assert main(["resume", "run"]) == 2
+    assert "checkpoint is of another version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [0, 5, 500, None])

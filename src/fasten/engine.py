@@ -175,7 +175,11 @@ class Fit:
         """Go back to what `asdict(progress)` and `tensors()` said."""
         self.progress, self.update = Progress(**progress), None
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
-        self.method.load_state_dict(_under("method.", move))
+        try:
+            self.method.load_state_dict(_under("method.", move))
+        except RuntimeError:
+            other = "the checkpoint is of another version, whose method had other tensors; go on with that version"
+            raise ValueError(f"{other}, or train again in another folder") from None
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)
         self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim.", "mean."))}
 
