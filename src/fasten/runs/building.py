@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,8 @@ def seeded(seed: int, *key: Key) -> Iterator[None]:
     global _at_work
     with _SEEDING:
         if not _at_work:
-            _before.enter_context(_forked())
+            _before.enter_context(_forked(seed, *key))
         _at_work += 1
-        torch.manual_seed(torch_seed(seed, *key))
     try:
         yield
     finally:
@@ -55,8 +54,12 @@ def seeded(seed: int, *key: Key) -> Iterator[None]:
                 _before.close()
 
 
-def _forked() -> AbstractContextManager[None]:
-    return torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ())  # type: ignore[no-untyped-call]
+@contextmanager
+def _forked(seed: int, *key: Key) -> Iterator[None]:
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(torch_seed(seed, *key))
+        yield
 
 
 def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
@@ -72,8 +75,7 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     if options.get("strong") and task.x.ndim != 4:
         cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"
         raise ValueError(f"{run.method} here trains on strong views of images, and {task.name} has no images; {cure}")
-    with _SEEDING, _forked():
-        torch.manual_seed(torch_seed(run.seed, "init"))
+    with _SEEDING, _forked(run.seed, "init"):
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
         backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
         told = {"num_classes": task.num_classes, **({"shape": task.shape} if entry.shaped else {}), **options}
