@@ -123,6 +123,32 @@ def test_names_that_meet_in_one_folder_are_told_apart(folder):
         assert (Path("repaired/a") / f"{number}.png").read_bytes() == (Path("photos/a") / f"{number}.png").read_bytes()
 
 
+def test_names_that_differ_in_case_alone_go_to_two_places(folder):
+    """Else a disk that does not tell them apart would have the second one written into the first one's original."""
+    ids = ["a/IMG.png", "b/img.png", "b/other.png"]
+    for number, name in enumerate(ids):
+        (folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), number, np.uint8)).save(folder / "photos" / name)
+    found = read_audit(make_run(folder / "run", "photos", ids, ["a", "b", "b"], ["b", "b", "b"], ["a", "b"]))
+    write_folder(found, find_originals(found), Path("repaired"))
+    assert sorted(os.listdir("repaired/b")) == ["IMG-2.png", "img.png", "other.png"]
+
+
+def test_a_disk_that_takes_two_names_for_one_keeps_the_originals_as_they_are(photos, monkeypatch):
+    """As one that does not tell upper from lower case does; here each file but the first is already there."""
+    before, there = tree(Path("photos")), Path.exists
+
+    def taken(path):
+        return there(path) or (path.suffix == ".png" and any(path.parent.iterdir()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", taken)
+        with pytest.raises(ValueError, match=r"two images would be .*choose --out on another disk"):
+            write_folder(photos[0], find_originals(photos[0]), Path("repaired"))
+    assert not Path("repaired").exists()
+    assert tree(Path("photos")) == before
+
+
 @pytest.mark.parametrize("target", ["photos", "photos/new", "run", "verified.txt"])
 def test_a_target_that_is_there_or_lies_in_the_data_is_refused(photos, target):
     before = tree(Path.cwd())

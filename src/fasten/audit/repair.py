@@ -26,7 +26,7 @@ from fasten.cells import escaped
 from fasten.data.decoding import SUFFIXES, Images, suffix_of
 from fasten.data.folder import Role, list_folder
 from fasten.data.hub import is_hub_folder
-from fasten.data.labels import label_texts
+from fasten.data.labels import composed, label_texts
 from fasten.data.rows import Columns, Rows
 from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
 from fasten.files import replaced
@@ -147,10 +147,9 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
     kept, table = _table(data, kind, out)
     for name, values in added.items():
         column = pa.array([values[row] for row in kept], pa.string())
-        place = table.column_names.index(name) if name in table.column_names else table.num_columns
-        table = (
-            table.set_column(place, name, column) if name in table.column_names else table.append_column(name, column)
-        )
+        there = name in table.column_names
+        at = table.column_names.index(name) if there else table.num_columns
+        table = table.set_column(at, name, column) if there else table.append_column(name, column)
     with replaced(out) as file:
         if kind == "parquet":
             pa.parquet.write_table(table, file)
@@ -278,6 +277,11 @@ def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
         for row, place in zip(rows, places, strict=True):
             target = aside / place
             target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():  # to write there would be to write into the original that it is a link to
+                raise ValueError(
+                    f"two images would be {place} in {out}, on a disk that does not tell upper from lower case; rename "
+                    "one of them, or choose --out on another disk"
+                )
             linked += _put(data, row, target)
     return Copied(len(rows), _changed(data.columns, labels, rows), linked, len(labels) - len(rows))
 
@@ -291,22 +295,30 @@ def _check_target(data: Originals, out: Path) -> None:
 
 
 def _places(data: Originals, labels: Sequence[str | None], rows: Sequence[int]) -> list[str]:
-    """Where each image goes in the new folder, no two of them to one place; those that stay keep theirs."""
+    """Where each image goes in the new folder, no two of them to one place; those that stay keep theirs.
+
+    Names that some file systems take for one are one place.
+    """
     parted = any(part in ("valid", "test") for part in data.columns.split)
     wanted = [_wanted(data, row, labels[row], parted) for row in rows]
-    stays = {place for row, place in zip(rows, wanted, strict=True) if place == data.columns.ids[row]}
-    taken, places, tried = set(stays), [], dict[str, int]()
+    taken = {_folded(place) for row, place in zip(rows, wanted, strict=True) if place == data.columns.ids[row]}
+    places, tried = [], dict[str, int]()
     for row, first in zip(rows, wanted, strict=True):
         place = first
         if place != data.columns.ids[row]:
-            plain, number = PurePosixPath(first), tried.get(first, 1)
-            while place in taken:
+            plain, number = PurePosixPath(first), tried.get(_folded(first), 1)
+            while _folded(place) in taken:
                 number += 1
                 place = str(plain.with_name(f"{plain.stem}-{number}{plain.suffix}"))
-            tried[first] = number  # thousands may want the same name
-            taken.add(place)
+            tried[_folded(first)] = number  # thousands may want the same name
+            taken.add(_folded(place))
         places.append(place)
     return places
+
+
+def _folded(place: str) -> str:
+    """What a file system goes by that tells neither upper from lower case nor Unicode's forms apart."""
+    return composed(place).casefold()
 
 
 def _wanted(data: Originals, row: int, label: str | None, parted: bool) -> str:
