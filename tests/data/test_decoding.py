@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fasten.data.decoding import Decoded, Decoding, Inside, decode, decode_images, same_bytes
+from fasten.data.decoding import Decoded, Decoding, Inside, Stored, decode, decode_images, same_bytes
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 9), np.uint8)
@@ -135,11 +135,12 @@ def test_images_are_turned_as_their_exif_data_say(orientation, kind, options):
     np.testing.assert_array_equal(got, want)
 
 
-def test_a_turned_photo_has_the_size_that_one_sees():
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_a_turned_photo_has_the_size_that_one_sees(kind):
     exif = Image.Exif()
     exif[0x0112] = 6
-    photo = stored(Image.new("L", (30, 20), 9), "JPEG", exif=exif)
-    assert read(photo, photo).images.shape == (2, 30, 20, 1)
+    photo = stored(Image.new("RGB", (30, 20), "red"), kind, exif=exif)
+    assert read(photo, photo).images.shape == (2, 30, 20, 3)
 
 
 def test_only_grey_images_keep_one_channel():
@@ -232,6 +233,22 @@ def test_an_image_that_cannot_be_read_is_named_and_left_out(source, reason):
     (note,) = got.notes
     assert note.startswith("pets: 1 image that cannot be read is left out: image 1 (")
     assert any(words in note for words in reason.split("|")), note
+
+
+def test_the_others_are_fetched_when_they_are_asked_for():
+    """A large data set does not come into memory because one of its images is damaged."""
+    fetched = []
+
+    def fetch(place):
+        fetched.append(place)
+        return b"broken" if place == 2 else grey(5, 5)
+
+    images = decode_images("pets", Stored(6, fetch), list("abcdef"), Decoding(cache_bytes=0)).images
+    before = len(fetched)
+    assert len(images.sources) == 5
+    assert len(fetched) == before
+    assert images[np.array([2])].shape == (1, 5, 5, 1)
+    assert fetched[before:] == [3]
 
 
 def test_more_bad_images_than_allowed_are_refused():

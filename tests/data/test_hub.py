@@ -6,7 +6,8 @@ import importlib.util
 import io
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +73,26 @@ def test_images_of_a_split_data_set_are_read(tmp_path, cache_bytes):
     assert rows.split == (*["train"] * 4, "test", "test")
     assert np.asarray(rows.x)[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 8, 9]
     assert rows.x.shape == (6, 3, 4, 1)
+
+
+def test_a_class_label_below_zero_is_none(tmp_path, monkeypatch):
+    """As the library writes that a label is not known; its own `int2str` refuses it."""
+
+    class ClassLabel:
+        def int2str(self, code):
+            return {0: "cat", 1: "dog"}[code]
+
+    class Dataset:
+        features: ClassVar = {"label": ClassLabel(), "verified_label": ClassLabel()}
+
+        def with_format(self, kind):
+            return pa.table({"a": [1.0, 2.0, 3.0], "label": [0, 1, None], "verified_label": [-1, -1, 0]})
+
+    library = SimpleNamespace(ClassLabel=ClassLabel, DatasetDict=dict, load_from_disk=lambda path: Dataset())
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    rows = read_hub(tmp_path)
+    assert (rows.given, rows.verified) == (("cat", "dog", None), (None, None, "cat"))
 
 
 @needs_library

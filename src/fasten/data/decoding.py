@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,29 @@ class Decoding:
             raise ValueError(f"images have 1 channel (grey) or 3 (colour), got {self.channels}")
         if self.max_bad < 0:
             raise ValueError(f"max_bad must be 0 or more, got {self.max_bad}; with 0 every image must be readable")
+
+
+class Stored(Sequence[Encoded]):
+    """Images as they are stored, each fetched by its place when it is asked for.
+
+    >>> Stored(3, lambda place: bytes(place))[1:]
+    [b'\\x00', b'\\x00\\x00']
+    """
+
+    def __init__(self, count: int, fetch: Callable[[int], Encoded]) -> None:
+        self._places, self._fetch = range(count), fetch
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Encoded]: ...
+    def __getitem__(self, place: int | slice) -> Encoded | list[Encoded]:
+        if isinstance(place, slice):
+            return [self._fetch(one) for one in self._places[place]]
+        return self._fetch(self._places[place])
 
 
 class Images(ImageFiles):
@@ -158,7 +181,7 @@ def decode_images(name: str, sources: Sequence[Encoded], keys: Sequence[str], ho
             if pixels is not None:
                 cache[len(kept) : len(kept) + 1] = pixels  # an empty slice where nothing is kept
                 kept.append(row)
-    stored = sources if len(kept) == len(sources) else [sources[row] for row in kept]
+    stored = sources if len(kept) == len(sources) else Stored(len(kept), lambda place: sources[kept[place]])
     images = Images(stored, [keys[row] for row in kept], shape, cache[: len(kept)] if fits else None)
     return Decoded(images, np.array(kept, np.int64), _left_out(name, [(keys[row], bad[row]) for row in sorted(bad)]))
 
@@ -264,10 +287,9 @@ def _opened(source: Encoded) -> Iterator[Image.Image]:
 
 def _header(source: Encoded) -> _Header:
     with _opened(source) as image:
-        # PNG's EXIF data may stand behind the pixels: they are read when those are
-        turned = image.format != "PNG" and image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-        width, height = image.size[::-1] if turned else image.size
-        return _Header(height, width, image.mode in GREY)
+        # Turned as one sees them, which asks for the pixels. Of larger ones which side is which does not matter.
+        seen = ImageOps.exif_transpose(image) if max(image.size) <= SMALL else image
+        return _Header(seen.height, seen.width, image.mode in GREY)
 
 
 def _settle(headers: Sequence[_Header], how: Decoding) -> Shape:

@@ -10,11 +10,11 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 
-from fasten.data.decoding import Decoding, Encoded, Inside
+from fasten.data.decoding import Decoding, Encoded, Inside, Stored
 from fasten.data.rows import Rows, make_image_rows
 from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, useful, without_labels
 from fasten.suggest import one_line
@@ -53,36 +53,27 @@ def read_hub(
         return rows_from_arrow(name, table.select(wanted), folder, how or Decoding(), class_names, feature_names, notes)
     columns = columns_from_arrow(name, table.select(names), [str(row) for row in range(table.num_rows)])
     notes = _not_used(name, [column for column in names if column not in KNOWN])
-    return make_image_rows(name, columns, _Stored(name, table[IMAGE], folder), how or Decoding(), class_names, notes)
+    return make_image_rows(name, columns, _images(name, table[IMAGE], folder), how or Decoding(), class_names, notes)
 
 
 def _not_used(name: str, columns: Sequence[str]) -> list[str]:
     return [f"{name}: not used: the columns {', '.join(columns)}"] if columns else []
 
 
-class _Stored(Sequence[Encoded]):
+def _images(name: str, column: pa.ChunkedArray, folder: Path) -> Stored:
     """The images of a column, read from its mapped file when they are asked for."""
+    fields = {field.name for field in column.type} if pa.types.is_struct(column.type) else set()
+    if not {"bytes", "path"} <= fields:
+        raise ValueError(f"{name}: column {IMAGE!r} holds {column.type}; make it one of images (datasets.Image)")
+    inside = Inside(folder)
 
-    def __init__(self, name: str, column: pa.ChunkedArray, folder: Path) -> None:
-        fields = {field.name for field in column.type} if pa.types.is_struct(column.type) else set()
-        if not {"bytes", "path"} <= fields:
-            raise ValueError(f"{name}: column {IMAGE!r} holds {column.type}; make it one of images (datasets.Image)")
-        self.column, self.inside = column, Inside(folder)
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    @overload
-    def __getitem__(self, row: int) -> Encoded: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[Encoded]: ...
-    def __getitem__(self, row: int | slice) -> Encoded | list[Encoded]:
-        if isinstance(row, slice):
-            return [self[place] for place in range(len(self))[row]]
-        stored = self.column[row].as_py() or {}
+    def fetch(row: int) -> Encoded:
+        stored = column[row].as_py() or {}
         if stored.get("bytes") is not None:
             return bytes(stored["bytes"])
-        return self.inside(stored["path"]) if stored.get("path") else b""
+        return inside(stored["path"]) if stored.get("path") else b""
+
+    return Stored(len(column), fetch)
 
 
 def _load(folder: Path) -> pa.Table:
@@ -112,7 +103,8 @@ def _tables(library: Any, loaded: Any) -> Iterator[pa.Table]:
         table = dataset.with_format("arrow")[:]
         for column, feature in dataset.features.items():
             if isinstance(feature, library.ClassLabel):
-                names = [None if code is None else feature.int2str(code) for code in table[column].to_pylist()]
+                codes = table[column].to_pylist()  # below 0, as none: not known
+                names = [None if code is None or code < 0 else feature.int2str(code) for code in codes]
                 table = table.set_column(table.column_names.index(column), column, pa.array(names, pa.string()))
         if part is not None and "split" not in table.column_names:
             table = table.append_column("split", pa.array([part] * table.num_rows, pa.string()))
