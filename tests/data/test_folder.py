@@ -54,6 +54,22 @@ def test_the_first_folder_is_the_label_at_any_depth(pets):
     assert rows.notes == ()
 
 
+def test_folders_of_one_name_beside_the_data_are_told_apart(tmp_path):
+    """As in train/images, val/images and test/images."""
+    for first, part in enumerate(("train/images", "val/images", "test/images", "checked")):
+        draw(tmp_path / part, "cat/0.png", "dog/0.png", first=10 * first)
+    places = {"valid": tmp_path / "val" / "images", "test": tmp_path / "test" / "images"}
+    rows = read_folder(tmp_path / "train" / "images", clean=tmp_path / "checked", **places)
+    assert rows.ids[2:] == (
+        *("checked/cat/0.png", "checked/dog/0.png"),
+        *("valid/cat/0.png", "valid/dog/0.png", "test/cat/0.png", "test/dog/0.png"),
+    )
+    assert read_folder(tmp_path / "train" / "images", test=places["test"]).ids[2:] == (
+        "images/cat/0.png",
+        "images/dog/0.png",
+    )
+
+
 def test_other_files_are_passed_over_and_counted(pets):
     for name in (".hidden.png", "cat/.DS_Store", "cat/notes.txt", "dog/model.json", "README.md", "Makefile"):
         (pets / name).write_text("x")

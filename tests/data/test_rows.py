@@ -242,6 +242,9 @@ def test_copies_of_training_rows_in_the_test_are_noted_or_refused():
         "pets: 1 of 2 test rows also stands in training: 'c' has the same content as 'a'; so the test accuracy is too "
         "high",
     )
+    measured = rows(x[[0, 1, 3, 2]], split=["valid", "train", "train", "test"], given=["cat", "dog", "cat", "dog"])
+    (note,) = compare_test_rows(measured).notes
+    assert note.startswith("pets: 1 of 1 test row also stands among the validation rows: 'd' has the same content")
     assert compare_test_rows(rows(x)).notes == ()
     images = np.uint8(x).reshape(4, 2, 1, 1)
     with pytest.raises(ValueError, match="pets: 1 of 2 test rows also stands in training: 'c' has the same content"):

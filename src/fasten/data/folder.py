@@ -84,7 +84,7 @@ def list_folder(
     name = root.name or str(root)
     folders = _folders(root, parts)
     ignored: Counter[str] = Counter()
-    images = {role: list(_images(root, folder, folders, ignored)) for role, folder in folders.items()}
+    images = {role: list(_images(folder, called, folders, ignored)) for role, folder, called in _called(root, folders)}
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
         _check_filled(folders, images, _endings(ignored))
@@ -121,16 +121,29 @@ def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Pat
     return folders
 
 
-def _images(root: Path, folder: Path, folders: Mapping[Role, Path], ignored: Counter[str]) -> Iterator[_Image]:
+def _called(root: Path, folders: Mapping[Role, Path]) -> list[tuple[Role, Path, str]]:
+    """Each part, its folder, and what the ids of its images begin with.
+
+    That is the folder's path in the root, or its name where it lies elsewhere, or its role where two have that name.
+    """
+    real = {role: os.path.realpath(folder) for role, folder in folders.items()}
+    top = os.path.join(os.path.realpath(root), "")
+    outside = Counter(folders[role].name for role, path in real.items() if not os.path.join(path, "").startswith(top))
+    told = []
+    for role, folder in folders.items():
+        called = os.path.join(real[role], "").removeprefix(top).replace(os.sep, "/")
+        if os.path.isabs(called):
+            called = f"{role if outside[folder.name] > 1 else folder.name}/"
+        told.append((role, folder, called))
+    return told
+
+
+def _images(folder: Path, called: str, folders: Mapping[Role, Path], ignored: Counter[str]) -> Iterator[_Image]:
     """The images of one part, in the order of their names; other parts inside it are left to themselves."""
     inside = Inside(folder)
     others = {os.path.realpath(other) for other in folders.values()} - {inside.folder}
-    real_root = os.path.realpath(root)
-    below = inside.folder.startswith(os.path.join(real_root, ""))
-    prefix = os.path.relpath(inside.folder, real_root) if below else folder.name
     for name in _walk(inside, "", others, ignored):
-        called = name if inside.folder == real_root else f"{prefix.replace(os.sep, '/')}/{name}"
-        yield _Image(called, name.split("/")[0] if "/" in name else None, inside(name))
+        yield _Image(called + name, name.split("/")[0] if "/" in name else None, inside(name))
 
 
 def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -> Iterator[str]:

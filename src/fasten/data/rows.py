@@ -268,9 +268,10 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
             raise ValueError(f"{name}: {what} {key!r} is verified as {first!r} and as {second!r} ({both}); {cure}")
     for key, rows in repeated:
         if len({columns.split[row] == "test" for row in rows}) > 1:
+            there = _where(columns, [row for row in rows if columns.split[row] != "test"])
             raise ValueError(
-                f"{name}: {what} {key!r} is a test row that also stands in training ({_rows(rows)}); take it out of "
-                "one of them"
+                f"{name}: {what} {key!r} is a test row that also stands {there} ({_rows(rows)}); take it out of one of "
+                "them"
             )
     key, rows = repeated[0]
     more = len(repeated) - 1
@@ -330,12 +331,18 @@ def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tup
     copies, total = len({test for test, _ in pairs}), columns.split.count("test")
     test, other = (columns.ids[row] for row in pairs[0])
     stand = "stands" if copies == 1 else "stand"
-    there = f"{copies} of {some(total, 'test row')} also {stand} in training"
+    where = _where(columns, [other for _, other in pairs])
+    there = f"{copies} of {some(total, 'test row')} also {stand} {where}"
     said = f"{name}: {there}: {test!r} has the same content as {other!r}"
     few = copies <= COPIES_ALLOWED * total
     if refuse and not few:
         raise ValueError(f"{said}; remove {'it' if copies == 1 else 'them'} from one of the two")
     return (f"{said}; so the test accuracy is {'a little ' if few else ''}too high",)
+
+
+def _where(columns: Columns, rows: Sequence[int]) -> str:
+    """Where test rows stand that are these, too, which are none."""
+    return "among the validation rows" if {columns.split[row] for row in rows} == {"valid"} else "in training"
 
 
 def _digest(row: NDArray[Any]) -> bytes:
