@@ -15,6 +15,7 @@ import sklearn
 import torch
 from PIL import Image
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -284,6 +285,15 @@ def test_labels_of_any_kind_come_back_as_they_came(kind):
     assert clf.predict(x).tolist() == names[as_numbers.predict(x)].tolist()
     assert clf.corrected_labels_.tolist() == names[as_numbers.corrected_labels_].tolist()
     assert clf.label_issues_["suggested"].tolist() == names[as_numbers.label_issues_["suggested"]].tolist()
+
+
+def test_a_fit_that_fails_leaves_no_classes_beside_an_earlier_network():
+    x, _, given, verified = make_data(60)
+    clf = FasTENClassifier(epochs=1).fit(x, given, y_verified=verified)
+    with pytest.raises(ValueError, match="diverged"):
+        clf.set_params(rate=1e20).fit(x, given + 5, y_verified=np.where(verified < 0, -1, verified + 5))
+    with pytest.raises(NotFittedError):
+        clf.predict(x)
 
 
 def test_dropout_draws_from_the_random_state_too_and_leaves_torchs_alone():

@@ -36,6 +36,11 @@ class Place:
     label_set: str = "worst"
     rows: Rows | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def other_labels(self) -> str | None:
+        """The set of labels, where it is not the usual one."""
+        return None if self.label_set == Place.label_set else self.label_set
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -166,7 +171,7 @@ def load_task(
         rows = place.rows if place.rows is not None else read_rows(name, Own.from_json(own))
         return make_own_task(rows, seed, noise)
     check_noise(name, noise)
-    check_labels(name, None if place.label_set == Place.label_set else place.label_set)
+    check_labels(name, place.other_labels)
     dataset = DATASETS[name]
     source = dataset.read(place)
     if clean is not None:
@@ -207,7 +212,7 @@ def _refuse_for_own(name: str, place: Place, clean: int | None) -> None:
             f"--clean {clean} splits verified rows off a known data set; of your own data say which rows are verified, "
             "by --verified FILE or --clean-folder DIR"
         )
-    check_labels(name, None if place.label_set == Place.label_set else place.label_set)
+    check_labels(name, place.other_labels)
     if place.download:
         raise ValueError(f"--download is for known data sets, and {name} is your own; leave it out")
 

@@ -158,6 +158,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `picked` says how that row came to be checked, "random" (meant where nothing is said) or "chosen": only rows
         picked at random tell of the others.
         """
+        if hasattr(self, "transition_matrix_"):  # of an earlier fit, which is over however this one ends
+            del self.transition_matrix_
         machine = choose_machine(self.device)
         rows = self._rows(X, y, X_clean, y_clean, y_verified, picked)
         seed = _seed(self.random_state)

@@ -130,10 +130,20 @@ def evaluate(
 
 def _probabilities(method: nn.Module, loader: Loader, store: Path | None) -> Probabilities:
     if store is None:
-        return predict(method, loader, "audited").cpu().numpy()
-    parts = (part.cpu().numpy() for part in predictions(method, loader, "audited"))
+        return _finite(predict(method, loader, "audited").cpu().numpy())
+    parts = (_finite(part.cpu().numpy()) for part in predictions(method, loader, "audited"))
     write_npy(store, parts, (len(loader.rows["audited"]), loader.num_classes))
     return read_npy(store)
+
+
+def _finite(probs: Probabilities) -> Probabilities:
+    """Weights may be finite, and yet so large that what they give is not."""
+    if not np.isfinite(probs).all():
+        raise ValueError(
+            "training diverged: the weights have grown so large that the network's probabilities are not finite "
+            "numbers; train again with a smaller rate"
+        )
+    return probs
 
 
 def audited_known(task: Task) -> Known:

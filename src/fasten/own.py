@@ -20,6 +20,7 @@ from fasten.data.decoding import Decoding, Images
 from fasten.data.folder import read_folder
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, in_words, shape_of
+from fasten.data.moments import moments
 from fasten.data.noise import corrupt, parse_noise
 from fasten.data.rows import Columns, Rows, add_verdicts, make_rows
 from fasten.data.splits import Split, own_split
@@ -36,9 +37,6 @@ FLAGS = {
 }
 
 ARRAYS = ".npz"
-CHUNK = 8192  # rows whose mean is taken at a time
-SAMPLED = 2000  # images from which the mean colour is taken
-CONSTANT = 1e-6  # of a column's mean: less spread than this may be float32 rounding, and is not blown up
 
 # Pixels of a side, up to which a network is the right one; without a GPU the small one is, up to the second of these.
 SMALL_IMAGE = 16
@@ -231,7 +229,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
     split = own_split(parts, given, verified, held, rows.num_classes, numpy_stream(seed, "split"))
     _check_split(rows, split)
     x = _in_memory(rows.x)
-    mean, std = _moments(x, split.noisy)
+    mean, std = moments(x, split.noisy)
     return Task(
         name=rows.name,
         x=x,
@@ -357,19 +355,6 @@ def as_given(rows: Rows, some: Labels, name: str) -> str | None:
 def _in_memory(x: NDArray[Any] | ImageFiles) -> NDArray[Any] | ImageFiles:
     """Images that were decoded once and kept as the array that they are."""
     return np.asarray(x) if isinstance(x, Images) and x.nbytes <= Decoding.cache_bytes else x
-
-
-def _moments(x: NDArray[Any] | ImageFiles, rows: Labels) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the noisy rows, of each feature or of each channel of pixels in [0, 1]."""
-    if x.ndim == 4:
-        pixels = x[rows[:: max(1, len(rows) // SAMPLED)]].reshape(-1, x.shape[3])
-        mean, std = pixels.mean(0, dtype=np.float64) / 255, pixels.std(0, dtype=np.float64) / 255
-    else:
-        parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
-        mean = sum(x[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
-        std = np.sqrt(sum(((x[part] - mean) ** 2).sum(0) for part in parts) / len(rows))
-    std = np.where(std > CONSTANT * np.abs(mean), std, np.maximum(std, 1.0))
-    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _pad(size: Sequence[int]) -> int:

@@ -214,6 +214,12 @@ def test_a_bad_review_is_one_sentence(found, tmp_path, rows, words):
             json.dumps([annotated("a/9.png", "dog") | {"annotations": [{"result": [{"value": {"choices": []}}]}]}]),
             "one label",
         ),
+        (
+            "r.json",
+            '[{"id": 3, "data": {"row_id": "a/9.png"}, "annotations": 5}]',
+            "task 3 has annotations that are no l",
+        ),
+        ("r.json", '[{"data": {"row_id": "a/9.png"}, "annotations": [{"result": 7}]}]', "has result that are no list"),
         ("r.csv", "id,verdict\n\xff", "not UTF-8"),
     ],
 )

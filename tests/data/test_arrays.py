@@ -280,6 +280,8 @@ def test_a_trained_model_reads_npz_without_labels(tmp_path):
         ({"x": X, "labels": np.array(["cat", None], object)}, "'labels' cannot be read .* save texts as np.array"),
         ({"x": changed(1, 1, np.nan), "labels": Y}, "pets.npz: x holds nan in row 1, column 1"),
         ({"x": X, "labels": Y, "picked": ["x"] * 4}, "pets.npz: unknown way of picking 'x'"),
+        ({"x": X, "labels": Y, "picked": ["random"] * 4}, "pets.npz: picked says how .* but no row of x is verified"),
+        ({"x": np.array(["/1.png"] * 4), "labels": Y}, "pets.npz: x holds texts; give numbers, or name files in the"),
     ],
 )
 def test_a_bad_npz_file_is_refused_in_one_sentence(tmp_path, arrays, message):

@@ -340,15 +340,27 @@ class Viewed(nn.Module):
         return self.conv(x).relu().view(len(x), -1)
 
 
-@pytest.mark.parametrize(("make", "plain"), [(Viewed, True), (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), False)])
+class Volumes(nn.Module):
+    """Colours as the slices of a volume: weights of five dimensions have no channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(1, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.unsqueeze(1)).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "plain"), [(Viewed, True), (Volumes, True), (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), False)]
+)
 def test_a_network_keeps_the_layout_that_it_needs(make, plain):
     net = make()
     before = [weight.detach().clone() for weight in net.parameters()]
     head = Machine(torch.device("cpu")).place(OneHead(build_backbone(net, (3, 8, 8)), 2))
     assert needs_plain_layout(head) is plain
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
-    (weight,) = (p for p in net.parameters() if p.ndim == 4)
-    assert weight.is_contiguous() is plain
+    assert next(net.parameters()).is_contiguous() is plain
     x = torch.randn(5, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     assert head(x)[0].shape == (5, 2)
 

@@ -92,6 +92,14 @@ def test_it_is_found_at_the_end_of_an_epoch_where_no_checkpoint_is_due(tmp_path,
     assert not (tmp_path / "checkpoint").exists()
 
 
+def test_weights_too_large_to_predict_with_are_found_after_the_last_update(tmp_path):
+    """They are finite themselves, and so was the last loss, which was of the weights before them."""
+    run = replace(RUN, recipe=replace(RECIPE, epochs=1, batch_size=1197, rate=1e20))
+    with pytest.raises(ValueError, match=r"weights have grown so large .* train again with a smaller rate"):
+        train(run, tmp_path, Settings(device="cpu", clean_reference=False))
+    assert read_record(tmp_path)["result"] is None
+
+
 def test_a_run_that_is_taken_back_goes_on_with_a_lower_rate_and_says_so(tmp_path, poisoned):
     """And so does one that is killed after it: it ends as the same run."""
     poisoned(RECIPE.rate / 5)

@@ -35,6 +35,7 @@ LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves files of its 
 NAME, ROW = "verdict", "row_id"  # of the choice and of a task's row: Label Studio has an `id` of its own
 NAME_COLUMNS = (ROW, "id", "path", "file_name", "name")
 LABEL_COLUMNS = (NAME, "verified_label", "label")
+REVIEWED = ["id", "given", "suggested", "p_wrong", "picked"]  # what a reviewer is told of a row
 SHOWN_FEATURES = 40
 
 
@@ -73,9 +74,8 @@ def issue_rows(found: Audit, top: int | None) -> pd.DataFrame:
 
 def write_review(table: pd.DataFrame, path: Path) -> None:
     """Rows to verify as CSV, with an empty column for the verdicts, in one step."""
-    columns = ["id", "given", "suggested", "p_wrong", "picked"]
     texts = {name: table[name].astype(object).map(escaped) for name in ("id", "given", "suggested")}
-    out = table.assign(**texts)[columns].assign(**{NAME: ""})
+    out = table.assign(**texts)[REVIEWED].assign(**{NAME: ""})
     write_text(path, out.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC))
 
 
@@ -101,7 +101,8 @@ def tasks(table: pd.DataFrame, kind: str, shown: Mapping[str, str]) -> list[dict
 def image_addresses(data: Originals, prefix: str | None = None) -> dict[str, str]:
     """Where Label Studio finds each image: `prefix`, and its path from the data folder or from the table's.
 
-    Without a prefix it serves them itself, and its document root must be the folder in which those of the data lie.
+    Without a prefix it serves them itself: its document root must then be the folder around the folder of images, or
+    the one in which the table lies.
     """
     assert data.files is not None
     home = os.path.realpath(data.path if data.is_folder else data.path.parent)
@@ -261,19 +262,26 @@ def _from_json(path: Path) -> Iterator[Entry]:
             continue
         if ROW not in data:
             raise ValueError(f"{where} has no {ROW!r} in its data; import tasks that `fasten audit` exported")
-        labels: list[str | None] = [_choice(result, where) for result in _results(task)]
+        labels: list[str | None] = [_choice(result, where) for result in _results(task, where)]
         for label in labels or [None]:
             yield where, str(data[ROW]), label, None if data.get("picked") is None else str(data["picked"])
 
 
-def _results(task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _results(task: Mapping[str, Any], where: str) -> Iterator[Mapping[str, Any]]:
     """The choices of a task's annotations that were not cancelled; what models predicted is none."""
-    for annotation in task.get("annotations") or ():
+    for annotation in _list(task, "annotations", where):
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
-            for result in annotation.get("result") or ():
+            for result in _list(annotation, "result", where):
                 value = result.get("value") if isinstance(result, Mapping) else None
                 if isinstance(value, Mapping) and "choices" in value:
                     yield value
+
+
+def _list(holder: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    found = holder.get(key) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{where} has {key} that are no list; export the project from Label Studio again")
+    return found
 
 
 def _choice(value: Mapping[str, Any], where: str) -> str:

@@ -69,7 +69,7 @@ def audit(
     from fasten.audit.pictures import stored_pictures
     from fasten.audit.stored import choose_threshold, read_audit
 
-    _check(top, verify, export, reviews, out, url, min_precision)
+    _check(top, verify, export, reviews, out, data, url, min_precision)
     found = read_audit(dir, made_anew=min_precision is not None)
     if min_precision is not None:
         found = choose_threshold(found, min_precision or None, stored_pictures(found, data))
@@ -87,6 +87,7 @@ def _check(
     export: str | None,
     reviews: Any,
     out: Path | None,
+    data: str | None,
     url: str | None,
     min_precision: float | None,
 ) -> None:
@@ -106,6 +107,9 @@ def _check(
         raise ValueError("--top is for the list and for --export labelstudio; leave it out, or see --next")
     if url is not None and export != "labelstudio":
         raise ValueError("--url is for --export labelstudio; leave it out")
+    reads_data = min_precision is not None or (export is not None and (verify is None or export == "labelstudio"))
+    if data is not None and not reads_data:
+        raise ValueError("--data is for copies, tasks and --min-precision, which read the data; leave it out")
     if out is None and (reviews or export is not None):
         raise ValueError("--out is missing; say what file or folder to write")
     if out is not None and not reviews and export is None and verify is None:
@@ -163,12 +167,11 @@ def _rows_to_verify(found: Audit, n: int) -> pd.DataFrame:
 
 
 def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
-    from fasten.audit.reviews import write_review
+    from fasten.audit.reviews import REVIEWED, write_review
 
     said = f"{some(len(rows), 'row')} to verify; write the right label of each into the column verdict"
     if out is None:
-        columns = ["id", "given", "suggested", "p_wrong", "picked"]
-        return {"rows": rows[columns].to_dict("records"), "said": ""}
+        return {"rows": rows[REVIEWED].to_dict("records"), "said": ""}
     _refuse_existing(out)
     write_review(rows, out)
     return {"written": os.fspath(out), "num_rows": len(rows), "said": said}

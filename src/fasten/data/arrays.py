@@ -26,7 +26,8 @@ from fasten.suggest import nearest, one_line
 Examples = NDArray[Any] | list[Path]
 
 LABELS = ("labels", "verified", "y_clean", "y_valid", "y_test")
-KEYS = ("x", "picked", "ids", "class_names", "x_clean", "x_valid", "x_test", *LABELS)
+EXAMPLES = ("x", "x_clean", "x_valid", "x_test")
+KEYS = (*EXAMPLES, "picked", "ids", "class_names", *LABELS)
 
 
 def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, labelled: bool = True) -> Rows:
@@ -134,11 +135,14 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _member(path: Path, content: Any, key: str) -> Any:
     try:
-        return content[key]
+        found = content[key]
     except Exception as error:
         hint = "save texts as np.array(texts, dtype=str)" if "allow_pickle" in str(error) else "save it again"
         hint = "save it again, with fewer rows" if isinstance(error, MemoryError) else hint
         raise ValueError(f"{path.name}: the array {key!r} cannot be read ({one_line(error)}); {hint}") from None
+    if key in EXAMPLES and found.dtype.kind in "US":
+        raise ValueError(f"{path.name}: {key} holds texts; give numbers, or name files in the column path of a table")
+    return found
 
 
 def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list[str | None]:
@@ -266,6 +270,8 @@ def _with_verdicts(
             raise ValueError(f"{name}: {len(called)} ids for the {len(columns.ids)} rows of x; give one a row")
         columns = replace(columns, ids=tuple(called))
     if y_verified is None:
+        if picked is not None:
+            raise ValueError(f"{name}: picked says how verified rows came to be checked, but no row of x is verified")
         return columns
     verified = label_texts(y_verified, f"{name}: the verified labels")
     if len(verified) != len(columns.ids):

@@ -288,7 +288,7 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
     if bare and len(bare) < len(columns.ids):
         lack = f"{len(bare)} of {len(columns.ids)} rows {'lacks' if len(bare) == 1 else 'lack'} a label"
         where = f"first {columns.ids[bare[0]]!r} ({_rows(bare[:1])})"
-        raise ValueError(f"{name}: {lack}, {where}; give each one, or take them out")
+        raise ValueError(f"{name}: {lack}, {where}; give each one, or a verdict in its place, or take them out")
     if any(columns.given):
         check_nobody(name, columns.ids, columns.given, columns.verified)
     _check_measured(name, columns)

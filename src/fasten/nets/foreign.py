@@ -90,8 +90,8 @@ def _takes_channels_last(net: nn.Module, shape: tuple[int, ...]) -> bool:
     like, training = next(net.parameters(), torch.zeros(())), net.training
     example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device)
     last: Any = {"memory_format": torch.channels_last}
-    net.eval().to(**last)
     try:
+        net.eval().to(**last)
         with torch.no_grad():
             _pooled(net(example.to(**last)))
     except Exception:  # whatever a network raises

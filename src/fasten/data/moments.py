@@ -1,0 +1,36 @@
+"""What a set of examples looks like on average: by this all are normalised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fasten.data.images import ImageFiles
+
+CHUNK = 8192  # rows whose mean is taken at a time
+SAMPLED = 2000  # images, or more, from which the mean colour is taken
+FEW = 16  # of them that are counted at a time, and take eight times their bytes
+CONSTANT = 1e-6  # of a column's mean: less spread than this may be float32 rounding, and is not blown up
+
+
+def moments(x: NDArray[Any] | ImageFiles, rows: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the noisy rows, of each feature or of each channel of pixels in [0, 1]."""
+    if x.ndim == 4:
+        some, values = rows[:: max(1, len(rows) // SAMPLED)], np.arange(256) / 255
+        counts = np.sum([_histograms(x[some[start : start + FEW]]) for start in range(0, len(some), FEW)], 0)
+        shares = counts / counts.sum(1, keepdims=True)  # (C, 256)
+        mean = shares @ values
+        std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(1))
+    else:
+        parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+        mean = sum(x[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
+        std = np.sqrt(sum(((x[part] - mean) ** 2).sum(0) for part in parts) / len(rows))
+    std = np.where(std > CONSTANT * np.abs(mean), std, np.maximum(std, 1.0))
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _histograms(images: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How often each channel has each value, (C, 256)."""
+    return np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(images, 3, 0)])
