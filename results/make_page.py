@@ -273,7 +273,7 @@ def digits() -> str:
     ]
     for noise, some in digits_by_noise().items():
         numbers = ", ".join(str(record["run"]["seed"]) for record in some)
-        lines.append((noise, numbers, *(f"{value:.3f}" for value in digits_means(some).values())))
+        lines.append((noise, numbers, *(f"{value:.1%}" for value in digits_means(some).values())))
     return table(lines)
 
 
