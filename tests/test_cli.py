@@ -753,7 +753,14 @@ def test_bench_times_methods_against_cross_entropy(capsys):
     assert [line["updates"] for line in shown["methods"]] == [70 * 2200, 70 * 2200]  # the paper's rows, 20 at a time
     assert shown["run_ratios"]["fasten"] == 1
     assert all(line["milliseconds"] > 0 for line in shown["methods"])
-    assert "images / s" in answer(f"bench {options}", capsys)
+    text = answer(f"bench {options}", capsys)
+    assert "images / s" in text
+    assert "as if they dropped no row" not in text
+
+
+def test_bench_names_the_methods_whose_runs_are_shorter_than_it_counts(capsys):
+    text = answer("bench --methods glc,deep-knn,dividemix --rounds 1 --updates 1 --size 4 --batch 20", capsys)
+    assert "\ndeep-knn, dividemix: as if they dropped no row" in text
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -39,6 +39,7 @@ class Timing:
     images_per_second: float
     ratio: float  # to the baseline, median over rounds
     updates: int  # in a run of the paper's protocol
+    chooses: bool  # its rows, in a run: `updates` is as if it took all of them
     setup_seconds: float
     peak_memory_bytes: int | None  # beyond what was there before
 
@@ -132,6 +133,7 @@ class _Stepper:
             sum(p.index.numel() for p in self._epoch[0].values()) / median,
             statistics.median(a / b for a, b in zip(times, baseline, strict=True)),
             self._stage.epochs * _protocol_updates(self._stage),
+            any(draw.keep is not None for draw in self._stage.draws.values()),
             self._setup,
             self._memory,
         )

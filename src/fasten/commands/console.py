@@ -373,6 +373,9 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
     show_table(["method", "stage", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
     print("\na run of the paper's length (44,000 noisy rows, each method's own epochs), FasTEN's being 1")
     show_table(["method", "time"], [[name, f"{ratio:.2f}×"] for name, ratio in run_ratios(lines).items()])
+    choosing = ", ".join(dict.fromkeys(t.method for t in lines if t.chooses))
+    if choosing:
+        print(f"{choosing}: as if they dropped no row, or took each as labelled; the fewer they keep, the less time")
 
 
 def _cell(value: Any, longest: int) -> str:
