@@ -10,7 +10,7 @@ from fasten.commands.arguments import Device, Json, name, number, text
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods, what each needs, and what can be set.
+    """List the methods, what each needs, and its options.
 
     \b
     Example:
@@ -60,21 +60,26 @@ def datasets(as_json: Json = False) -> None:
 
 
 def bench(
-    names: Annotated[str, name("--methods", "Names with commas between them, or `all`.")] = "fasten,cross-entropy",
+    names: Annotated[str, name("--methods", "Method names, separated by commas, or `all`.")] = "fasten,cross-entropy",
     device: Device = "auto",
-    net: Annotated[str | None, name("--net", "By default small-cnn on a CPU, resnet34 on a GPU.")] = None,
-    size: Annotated[int | None, number("--size", 2, "Of the images; by default 8 on a CPU, 32 on a GPU.")] = None,
-    batch: Annotated[int, number("--batch", 2, "Noisy rows in an update; as many clean ones.")] = 100,
-    rounds: Annotated[int, number("--rounds", 1, "Each method is timed so often, in turns.")] = 15,
-    updates: Annotated[int, number("--updates", 1, "In a round.")] = 20,
-    kernels: Annotated[str, name("--kernels", "On a GPU: auto, plain, fused, overlapped, compiled.")] = "auto",
-    settings: Annotated[list[str] | None, text("--set", "KEY=VALUE", "For those that know the option.")] = None,
+    net: Annotated[str | None, name("--net", "The network; by default small-cnn on a CPU, resnet34 on a GPU.")] = None,
+    size: Annotated[
+        int | None, number("--size", 2, "Width and height of the images; by default 8 on a CPU, 32 on a GPU.")
+    ] = None,
+    batch: Annotated[int, number("--batch", 2, "Noisy rows in an update; there are as many clean ones.")] = 100,
+    rounds: Annotated[int, number("--rounds", 1, "How often each method is timed; the methods take turns.")] = 15,
+    updates: Annotated[int, number("--updates", 1, "Updates in a round.")] = 20,
+    kernels: Annotated[str, name("--kernels", "On a GPU: auto, plain, fused, overlapped or compiled.")] = "auto",
+    settings: Annotated[
+        list[str] | None, text("--set", "KEY=VALUE", "An option, for the methods that have it; may be repeated.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time an update of each method against cross-entropy.
 
-    Each stage is timed, in turns, in one process, on the same images. From that
-    follows how long a run of the paper's length takes, against FasTEN's.
+    The stages of all methods are timed in turns, in one process, on the same
+    images. From these times follows how long a run of the paper's length takes,
+    relative to FasTEN's.
 
     \b
     Examples:

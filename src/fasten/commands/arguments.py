@@ -150,31 +150,37 @@ Epochs = Annotated[
     number(
         "--epochs",
         1,
-        "How long, all stages of a method together, and at least one each; shrinks or stretches the data set's "
-        "schedule.",
+        "Epochs of all stages together, at least one each; the schedule is stretched or shortened to fit.",
     ),
 ]
 Clean = Annotated[
     int | None,
-    number("--clean", 1, "Verified rows of a known data set; by default as many as its recipe says."),
+    number("--clean", 1, "How many verified rows of a known data set to use; by default as many as its recipe says."),
 ]
 Verified = Annotated[
     Path | None,
-    place("--verified", "Your own data: a list of the names (or ids) whose label somebody checked, one a line."),
+    place("--verified", "Your own data: a list of the rows that somebody checked, a line `name,label` for each."),
 ]
-CleanFolder = Annotated[Path | None, place("--clean-folder", "Your own images: a second folder, of clean ones.")]
-ValidFolder = Annotated[Path | None, place("--valid", "Your own images: a folder that selects the epoch.")]
-TestFolder = Annotated[Path | None, place("--test", "Your own images: a folder that is only reported.")]
-Size = Annotated[int | None, number("--size", 1, "Your own images: pixels of a side to which they are scaled.")]
-MaxBad = Annotated[int, number("--max-bad", 0, "Your own images: how many may be unreadable, and are left out.")]
+CleanFolder = Annotated[
+    Path | None, place("--clean-folder", "Your own images: a second folder, of images whose labels are right.")
+]
+ValidFolder = Annotated[
+    Path | None, place("--valid", "Your own images: a folder of validation images, which select the epoch.")
+]
+TestFolder = Annotated[
+    Path | None, place("--test", "Your own images: a folder of test images, which are only reported.")
+]
+Size = Annotated[int | None, number("--size", 1, "Your own images: scale them to squares of N × N pixels.")]
+MaxBad = Annotated[
+    int, number("--max-bad", 0, "Your own images: leave out up to N that cannot be read; more are an error.")
+]
 MinPrecision = Annotated[
     float | None,
     typer.Option(
         "--min-precision",
         parser=read_share,
         metavar="P",
-        help="Your own data: correct only as many labels as verified rows show to be right with this precision; 0: as "
-        "without it.",
+        help="Your own data: correct only as far as verified rows show a share P of it to be right; 0 lifts the limit.",
     ),
 ]
 Set = Annotated[
@@ -187,24 +193,34 @@ SetOfSeveral = Annotated[
 ]
 Methods = Annotated[
     str,
-    text("--methods", "NAMES", "With commas between them, or `all`; the first is compared with each of the others."),
+    text(
+        "--methods",
+        "NAMES",
+        "Method names, separated by commas, or `all`; the first is compared with each of the others.",
+    ),
 ]
-Seeds = Annotated[str, text("--seeds", "SEEDS", "How many, from 0 on, or a list: 5,6,7.")]
+Seeds = Annotated[str, text("--seeds", "SEEDS", "How many seeds, counted from 0, or a list of seeds: 5,6,7.")]
 Ray = Annotated[
     str | None,
-    text("--ray", "ADDRESS", "Run on a Ray cluster, by its address; `local` starts one on this machine, and ends it."),
+    text(
+        "--ray", "ADDRESS", "Run on the Ray cluster at this address; `local` starts one on this machine, and ends it."
+    ),
 ]
 GpusPerRun = Annotated[
     float | None,
     typer.Option(
-        "--gpus-per-run", parser=read_gpus, metavar="F", help="With --ray: how much of a GPU a run gets; by default 1."
+        "--gpus-per-run", parser=read_gpus, metavar="F", help="With --ray: GPUs per run, such as 0.33; by default 1."
     ),
 ]
-Json = Annotated[bool, switch("--json", "Print JSON, for machines.")]
-Root = Annotated[Path, place("--root", "Where the data set's files lie.", envvar="FASTEN_DATA")]
-OwnRoot = Annotated[Path | None, place("--root", "Where the data set's files lie, if not where the run found them.")]
+Json = Annotated[bool, switch("--json", "Print the result as JSON.")]
+Root = Annotated[Path, place("--root", "The folder with the data set's files.", envvar="FASTEN_DATA")]
+OwnRoot = Annotated[
+    Path | None, place("--root", "The folder with the data set's files, if they have moved since the run.")
+]
 Device = Annotated[str, name("--device", "auto, cpu, cuda, cuda:N or mps.")]
-Labels = Annotated[str | None, name("--labels", "cifar10n: worst (the default), aggregate, random1 to random3.")]
+Labels = Annotated[
+    str | None, name("--labels", "For cifar10n: worst (the default), aggregate, random1, random2 or random3.")
+]
 Download = Annotated[bool, switch("--download", "Fetch the files if they are not there.")]
 
 
@@ -223,7 +239,7 @@ OnNan = Annotated[
         "--on-nan",
         parser=read_on_nan,
         metavar="WHAT",
-        help="Where training diverges: stop, or rewind to the last checkpoint and go on with a tenth of the rate.",
+        help="If training diverges: stop, or rewind to the last checkpoint and go on with a tenth of the rate.",
     ),
 ]
 

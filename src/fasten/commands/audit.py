@@ -27,36 +27,40 @@ COLUMNS = ("id", "given", "suggested", "p_wrong", "p_suggested", "is_issue")
 def audit(
     dir: Folder,
     top: Annotated[
-        int | None, number("--top", 0, "Show so many of the most suspect rows that nobody verified; by default 10.")
+        int | None,
+        number("--top", 0, "How many rows to show: the most suspect ones that nobody verified; by default 10."),
     ] = None,
     min_precision: MinPrecision = None,
     verify: Annotated[
-        int | None, number("--next", 1, "Name N rows whose verdict would help most, and N random ones.")
+        int | None, number("--next", 1, "Choose N rows to verify next, those that would help most, and N random ones.")
     ] = None,
     export: Annotated[str | None, text("--export", "KIND", "labelstudio, csv, parquet or folder; needs --out.")] = None,
     reviews: Annotated[
-        list[Path] | None, place("--import", "A review that came back, from Label Studio or as CSV; may be repeated.")
+        list[Path] | None, place("--import", "A finished review, from Label Studio or as CSV; may be repeated.")
     ] = None,
-    out: Annotated[Path | None, place("--out", "The new file or folder to write.")] = None,
-    data: Annotated[str | None, text("--data", "PATH", "Where the run's data lie, if not where it found them.")] = None,
+    out: Annotated[Path | None, place("--out", "The file or folder to write; it must be new.")] = None,
+    data: Annotated[str | None, text("--data", "PATH", "The run's data, if they have moved since.")] = None,
     url: Annotated[
         str | None,
         text(
-            "--url", "PREFIX", "Prefix of image addresses in Label Studio tasks; by default Label Studio's local files."
+            "--url",
+            "PREFIX",
+            "Prefix of the image addresses in Label Studio tasks; by default Label Studio's local files.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show which labels of a run look wrong; export and import.
 
-    --min-precision replaces labels.csv, gallery.json, record.json and
-    report.html in DIR; export in the next command. All else leaves DIR and the
-    data as they are. --export csv, parquet and folder write a repaired copy of
-    the data: in a folder, images are hard-linked where possible, so do not edit
-    them in place. --export labelstudio writes tasks of the rows that look
-    wrong, or of those that --next names, and the labelling interface beside
-    them. --import merges a review with the verdicts that the run had, as a list
-    for the next run.
+    Without options it prints the most suspect rows. --next chooses rows for a
+    reviewer; --import merges the finished review with the verdicts that the run
+    had, into a list for `train --verified`. --export csv, parquet and folder
+    write a repaired copy of the data; images in a folder are hard links where
+    possible, so do not edit them in place. --export labelstudio writes a task
+    for each row that looks wrong, or that --next chooses, and the labelling
+    interface beside them. --min-precision corrects anew: it replaces labels.csv,
+    gallery.json, record.json and report.html in DIR, and an export is the next
+    command. Nothing else changes DIR, and nothing ever changes the data.
 
     \b
     Examples:

@@ -52,19 +52,21 @@ if TYPE_CHECKING:
     from fasten.commands.console import Display
     from fasten.records import Record
 
-OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps, if not that of the run.")]
+OwnDevice = Annotated[str | None, name("--device", "auto, cpu, cuda, cuda:N or mps; by default the run's.")]
 Only = Annotated[
     list[str] | None,
-    text("--only", "KEY=VALUE", "Only what has this method, noise, dataset, row or column; may be repeated."),
+    text("--only", "KEY=VALUE", "Only cells with this method, noise, dataset, row or column; may be repeated."),
 ]
 
 
 def train(
     data: Data,
     out: Annotated[Path, place("--out", "A new folder for the run.")],
-    method: Annotated[str, name("--method", "How to train; `fasten methods` lists them.")] = "fasten",
+    method: Annotated[str, name("--method", "The training method; `fasten methods` lists them.")] = "fasten",
     noise: Noise = "none",
-    seed: Annotated[int, number("--seed", 0, "Seed of the split, the noise, the weights and the order.")] = 0,
+    seed: Annotated[
+        int, number("--seed", 0, "Seed of the split, the noise, the initial weights and the order of rows.")
+    ] = 0,
     epochs: Epochs = None,
     clean: Clean = None,
     verified: Verified = None,
@@ -80,13 +82,13 @@ def train(
     download: Download = False,
     labels: Labels = None,
     references: Annotated[
-        bool, switch("--references/--no-references", "Also train on the clean rows alone, to compare.")
+        bool, switch("--references/--no-references", "Also train on the clean rows alone, for comparison.")
     ] = True,
     noisy_reference: Annotated[
-        bool, switch("--noisy-reference", "Also train by cross-entropy on the noisy rows.")
+        bool, switch("--noisy-reference", "Also train with cross-entropy on the noisy rows, for comparison.")
     ] = False,
     deterministic: Annotated[
-        bool, switch("--deterministic", "Same numbers on every run on a GPU, at some cost in speed.")
+        bool, switch("--deterministic", "The same numbers on every run on a GPU, at some cost in speed.")
     ] = False,
     checkpoint_every: CheckpointEvery = None,
     on_nan: OnNan = None,
@@ -101,7 +103,7 @@ def train(
     Your own data are a folder of images (class/name.jpg), a CSV or Parquet file
     (path or feature columns, label, verified_label, picked, split), an .npz of
     arrays (x, labels, verified) or a folder that Hugging Face's `datasets`
-    saved; docs/my-images.md and docs/my-table.md tell more.
+    saved; see docs/my-images.md and docs/my-table.md.
 
     \b
     Examples:
@@ -168,9 +170,10 @@ def resume(
     on_nan: OnNan = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run that was interrupted.
+    """Continue a run that was interrupted.
 
-    It ends as if it had never stopped; a finished run is left as it is.
+    The result is the same as without the interruption; a finished run is left
+    as it is.
 
     \b
     Example:
@@ -217,7 +220,7 @@ def _finish(record: Record, out: Path, as_json: bool) -> None:
 
 def compare(
     data: Data,
-    out: Annotated[Path, place("--out", "A folder for the runs and tables; an existing comparison is continued.")],
+    out: Annotated[Path, place("--out", "The folder for the runs and tables; an existing comparison is continued.")],
     methods: Methods = COMPARED,
     seeds: Seeds = "3",
     noise: Noise = "none",
@@ -239,9 +242,9 @@ def compare(
 ) -> None:
     """Train several methods with several seeds, and compare.
 
-    Each run has its folder in that of --out, as `train` makes it. Beside them
-    lie the tables: compare.html, compare.md, compare.csv, compare.json. The
-    same command goes on where it stopped; more methods or seeds are added to
+    The folder --out gets a folder for each run, as `train` writes it, and the
+    tables: compare.html, compare.md, compare.csv and compare.json. If it is
+    interrupted, the same command continues; more methods or seeds are added to
     what is there. A run that fails is noted, and the others go on.
 
     \b
@@ -279,16 +282,21 @@ def compare(
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures, or `all`.")] = None,
-    out: Annotated[
-        Path | None, place("--out", "A folder for runs, tables and figures; by default runs/SETTING.")
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names of tables and figures, or `all`.")
     ] = None,
-    list_names: Annotated[bool, switch("--list", "List the tables and figures, and make nothing.")] = False,
-    dry_run: Annotated[bool, switch("--dry-run", "Show the runs and how long they take, and make nothing.")] = False,
+    out: Annotated[
+        Path | None, place("--out", "The folder for runs, tables and figures; by default runs/SETTING.")
+    ] = None,
+    list_names: Annotated[bool, switch("--list", "List the tables and figures; nothing is run.")] = False,
+    dry_run: Annotated[
+        bool, switch("--dry-run", "Show the runs and how long they would take; nothing is run.")
+    ] = False,
     seeds: Seeds = "5",
     only: Only = None,
     jobs: Annotated[
-        int | None, number("--jobs", 1, "Runs at a time, on each GPU; by default 1, or 3 on a GPU with NVIDIA MPS.")
+        int | None,
+        number("--jobs", 1, "Runs at the same time on each GPU; by default 1, or 3 on a GPU with NVIDIA MPS."),
     ] = None,
     device: Annotated[str, text("--device", "NAMES", "auto, cpu, cuda, or several: cuda:0,cuda:1.")] = "auto",
     root: Root = Path("data"),
@@ -296,21 +304,21 @@ def reproduce(
     records: Annotated[
         list[Path] | None, place("--records", "A folder with records of earlier runs; may be repeated.")
     ] = None,
-    setting: Annotated[str, name("--setting", "paper, or miniature: all of it on digits, short.")] = "paper",
+    setting: Annotated[str, name("--setting", "paper, or miniature: everything on digits, with short runs.")] = "paper",
     ray: Ray = None,
     gpus_per_run: GpusPerRun = None,
     as_json: Json = False,
 ) -> None:
     """Make the tables and figures of the paper, from runs.
 
-    Each run has its folder in OUT/runs, as `train` makes it; one that is
-    recorded is not run again. Then every table is written as .txt, .md, .csv
-    and .tex, every figure as .svg and .png too, each of our numbers beside the
-    paper's; reproduce.json has them all. The same command goes on where it
-    stopped. --only and --seeds limit what is run; a table that OUT has already
-    keeps its other cells and seeds, whose runs are recorded. A run that fails
-    is noted, the others go on, and the exit status is 1. Ratios of times are
-    those of the package, or of OUT/bench.json: what `fasten bench --json`
+    Each run gets a folder in OUT/runs, as `train` writes it; a run that is
+    recorded already is not run again. Then every table is written as .txt, .md,
+    .csv and .tex, every figure as .svg and .png too, with our numbers beside
+    the paper's; reproduce.json has them all. If it is interrupted, the same
+    command continues. --only and --seeds limit what is run; a table that is in
+    OUT already keeps its other cells and seeds. A run that fails is noted, the
+    others go on, and the exit status is 1. Ratios of times come with the
+    package, or from OUT/bench.json if you put there what `fasten bench --json`
     prints on your machine.
 
     \b
