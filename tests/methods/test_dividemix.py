@@ -214,7 +214,7 @@ def test_strong_views_are_drawn_for_mixing_alone(strong):
 def test_rows_that_are_no_images_have_no_strong_views(name, options, cure):
     task = make_tiny_task()
     table = replace(task, x=task.x.reshape(len(task.x), -1).astype(np.float32))
-    with pytest.raises(ValueError, match=f"{name} here trains on strong views of images, .* has no images; {cure}"):
+    with pytest.raises(ValueError, match=f"{name} here uses strong augmentation of images, .* has no images; {cure}"):
         build_method(Run("tiny", method=name, options=options, recipe=Recipe("mlp")), table)
 
 

@@ -112,8 +112,11 @@ def test_what_stands_in_a_wrong_attribute_is_not_believed():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda x: x.flatten(2), r"Returns makes 2×3×64 of two examples of 3×8×8; it must return \(batch, features\)"),
-        (lambda x: x[:1].flatten(1), "makes 1×192 of two examples"),
+        (
+            lambda x: x.flatten(2),
+            r"Returns returns 2×3×64 for two examples of 3×8×8; it must return \(batch, features\)",
+        ),
+        (lambda x: x[:1].flatten(1), "returns 1×192 for two examples"),
         (lambda x: (x, x), r"does not take examples of 3×8×8 \(it returns no tensor\)"),
         (lambda x: x @ torch.ones(5), r"does not take examples of 3×8×8 \(size mismatch.*--size"),
     ],
@@ -146,7 +149,7 @@ def test_batch_norms_of_others_see_each_batch_for_itself(norm, mode):
 
 
 def test_a_batch_norm_that_would_lose_what_it_does_is_refused():
-    with pytest.raises(ValueError, match=r"'net.norm' is a batch norm of a kind of its own, OddNorm; use torch's"):
+    with pytest.raises(ValueError, match=r"'net.norm' is a custom batch norm, OddNorm; use torch's"):
         OneHead(build_backbone(Published(OddNorm), SHAPE), 2)
 
 
@@ -183,7 +186,7 @@ def test_a_network_of_timm_is_made_without_a_classifier(library):
     assert build_backbone("timm:published", SHAPE).num_features == 6
     with pytest.raises(ValueError, match=r"unknown network 'timm:publishd'; did you mean 'published'\?"):
         build_backbone("timm:publishd", SHAPE)
-    with pytest.raises(ValueError, match="1 is known, none of them like it"):
+    with pytest.raises(ValueError, match="1 is known, none of them similar"):
         build_backbone("timm:zzz", SHAPE)
 
 
@@ -200,7 +203,7 @@ def test_weights_come_from_a_file_of_the_librarys_names_without_the_classifier(t
     net = build_backbone("torchvision:published", SHAPE, weights=str(tmp_path / "w.safetensors"))
     assert all(tensor.equal(theirs[name]) for name, tensor in net.net.state_dict().items())
     save_file({**theirs, "stem.weight": torch.zeros(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match=r"holds 'stem.weight', .* under torchvision's names"):
+    with pytest.raises(ValueError, match=r"holds 'stem.weight', .* with torchvision's names"):
         build_backbone("torchvision:published", SHAPE, weights=str(tmp_path / "w.safetensors"))
 
 
@@ -219,7 +222,7 @@ def test_a_library_that_does_not_fit_torch_is_named(monkeypatch):
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr(foreign.importlib, "import_module", fail)
-    with pytest.raises(ValueError, match=r"torchvision is there but cannot be used \(operator .*that fits torch"):
+    with pytest.raises(ValueError, match=r"torchvision is installed but cannot be used \(operator .*that fits torch"):
         build_backbone("torchvision:resnet18", SHAPE)
 
 
@@ -282,7 +285,7 @@ def test_starting_from_nothing_is_said(net):
     assert "starts from random weights; --set weights=FILE" in start_notes(Recipe(net))[0]
     assert start_notes(Recipe(net, weights="w.safetensors")) == []
     assert start_notes(Recipe("small-cnn")) == []
-    assert "and is frozen so" in start_notes(Recipe("small-cnn", frozen=True))[0]
+    assert "and is frozen in that state" in start_notes(Recipe("small-cnn", frozen=True))[0]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -60,7 +60,7 @@ def without(name):
         ),
         (lambda w: {f"module.{name}": t for name, t in w.items()}, r"'module.bn1.bias', .* nearest is 'bn1.bias'"),
         (lambda w: {"x": torch.zeros(1)}, "holds 'x', which imagenet-resnet18 does not have"),
-        (lambda w: {**w, "conv1.weight": torch.zeros(64, 3, 3, 3)}, "of 64×3×3×3, and imagenet-resnet18 has 64×3×7×7"),
+        (lambda w: {**w, "conv1.weight": torch.zeros(64, 3, 3, 3)}, "of 64×3×3×3, but imagenet-resnet18 has 64×3×7×7"),
     ],
 )
 def test_weights_of_something_else_are_refused(weights, tmp_path, change, words):
@@ -82,8 +82,12 @@ def test_weights_of_another_network_are_refused(weights, tmp_path):
             "read from a .safetensors file, got .*w.pth; docs/clothing1m.md",
         ),
         ("w.safetensors", lambda path: None, "w.safetensors are not there"),
-        ("w.safetensors", lambda path: path.mkdir(), "w.safetensors are no file"),
-        ("w.safetensors", lambda path: path.write_bytes(b"damaged"), "w.safetensors is damaged, or no .safetensors"),
+        ("w.safetensors", lambda path: path.mkdir(), "w.safetensors are not a file"),
+        (
+            "w.safetensors",
+            lambda path: path.write_bytes(b"damaged"),
+            "w.safetensors is damaged or not a .safetensors file",
+        ),
     ],
 )
 def test_what_is_no_file_of_weights_is_named(tmp_path, name, make, words):

@@ -33,14 +33,14 @@ FASTEN_EPOCHS = 70
 
 @dataclass(frozen=True)
 class Schedule:
-    """Epochs (of all stages) and milestones where FasTEN has 70, as the FasTEN paper's appendix gives them."""
+    """Epochs of all stages, and milestones, if FasTEN has 70 epochs: from its paper's appendix, or as commented."""
 
     epochs: int
     milestones: tuple[int, ...] = ()
     momentum: float | None = None  # None: the data set's
 
     def applied(self, recipe: Recipe) -> Recipe:
-        """The recipe of a data set, made longer or shorter in the same proportion.
+        """This schedule for a data set's recipe, longer or shorter in proportion to the recipe's epochs.
 
         >>> Schedule(60, (40, 50)).applied(Recipe(epochs=7)).epochs
         6
@@ -58,15 +58,15 @@ class Entry:
     family: str
     about: str
     clean_set: bool = True
-    images: bool = False  # it takes nothing else, unless its options are changed
+    images: bool = False  # it takes images only, unless its options are changed
     true_transition: bool = False
     stages: int = 1
     networks: int = 1
-    backbones: int = 1  # of the networks, how many are as large as the recipe says; `build` takes one after the other
-    shaped: bool = False  # `build` takes the shape of an example, too, `shape`
-    backprops: int = 1  # per iteration, in the stage that has most
+    backbones: int = 1  # how many of the networks are as large as the recipe says; `build` takes these first
+    shaped: bool = False  # `build` also takes the shape of an example, as `shape`
+    backprops: int = 1  # per iteration, in the stage that has the most
     options: Mapping[str, Any] = field(default_factory=dict)
-    schedule: Schedule | None = None  # None: as FasTEN
+    schedule: Schedule | None = None  # None: FasTEN's
 
 
 METHODS: dict[str, Entry] = {
@@ -82,14 +82,14 @@ METHODS: dict[str, Entry] = {
     "deep-knn": Entry(
         DeepKNN,
         "re-weighting",
-        "noisy rows are kept where their neighbours, by the logits of a first network, have the same label",
+        "keeps the noisy rows whose neighbours, by the logits of a first network, have the same label",
         stages=3,
         schedule=Schedule(300),
     ),
     "glc": Entry(
         GLC,
         "transition matrix",
-        "T̂ from a first network's predictions on clean rows, then a second one trained through it",
+        "T̂ from a first network's predictions on clean rows, then a second network trained through it",
         stages=2,
         schedule=Schedule(150),  # its authors': the FasTEN paper gives none
     ),
@@ -112,14 +112,14 @@ METHODS: dict[str, Entry] = {
     "l2rw": Entry(
         L2RW,
         "re-weighting",
-        "weights for one update, by what a step along each row's gradient does to clean rows",
+        "weights for one update, from what a step along each row's gradient does to the loss of clean rows",
         backprops=3,
         schedule=Schedule(80, (40, 60), momentum=0.0),
     ),
     "mlac": Entry(
         MLaC,
         "label correction",
-        "soft labels from a network of features and given label, learned by looking ahead",
+        "soft labels from a network that sees features and given label, learned by looking ahead",
         networks=2,
         backprops=3,
         schedule=Schedule(120, (80, 100)),
@@ -127,7 +127,7 @@ METHODS: dict[str, Entry] = {
     "mslc": Entry(
         MSLC,
         "label correction",
-        "soft labels mixed of given label, earlier ones and prediction, in shares learned by looking ahead",
+        "soft labels mixed from given label, earlier soft label and prediction, in shares learned by looking ahead",
         stages=2,
         networks=3,
         backprops=3,
@@ -136,7 +136,7 @@ METHODS: dict[str, Entry] = {
     "mslc-no-lc": Entry(
         MSLC,
         "re-weighting",
-        "MSLC without label correction: the given labels, weighed",
+        "MSLC without label correction: the given labels, weighted",
         stages=2,
         networks=2,
         backprops=3,
@@ -146,7 +146,7 @@ METHODS: dict[str, Entry] = {
     "mw-net": Entry(
         MWNet,
         "re-weighting",
-        "a tiny network weighs rows by their losses, learned by looking ahead",
+        "a tiny network, learned by looking ahead, weights rows by their losses",
         networks=2,
         backprops=3,
         schedule=Schedule(60, (40, 50)),
@@ -154,23 +154,23 @@ METHODS: dict[str, Entry] = {
     "forward": Entry(
         Forward,
         "transition matrix",
-        "T̂ from the rows that a first network is surest of, then a second one trained through it",
+        "T̂ from the rows that a first network is surest of, then a second network trained through it",
         clean_set=False,
         stages=2,
-        schedule=Schedule(240, (42, 82)),  # its authors', in each stage: the FasTEN paper quotes results alone
+        schedule=Schedule(240, (42, 82)),  # its authors', in each stage: the FasTEN paper only quotes results
     ),
     "t-revision": Entry(
         TRevision,
         "transition matrix",
-        "T̂ as in Forward, rows weighed by it, then T̂ revised along with the network",
+        "T̂ as in Forward, rows weighted by it, then T̂ revised along with the network",
         clean_set=False,
         stages=3,
-        schedule=Schedule(420, (41, 81)),  # its authors', in the second stage, as the next one's
+        schedule=Schedule(420, (41, 81)),  # its authors', in the second stage; VolMinNet's is its authors' too
     ),
     "volminnet": Entry(
         VolMinNet,
         "transition matrix",
-        "T learned along with the network, of the smallest volume that explains the labels",
+        "T learned along with the network: the one of smallest volume that explains the labels",
         clean_set=False,
         schedule=Schedule(80, (31, 61)),
     ),
@@ -194,7 +194,7 @@ METHODS: dict[str, Entry] = {
         backbones=2,
         backprops=2,
         options={"clean_rows": True, "warm_up": 0.2},
-        schedule=Schedule(150, (76,)),  # ours, as the warm-up: in fewer updates than CIFAR's it has to learn something
+        schedule=Schedule(150, (76,)),  # ours, like the warm-up: in fewer updates than CIFAR's it must learn something
     ),
     "augdesc": Entry(
         DivideMix,

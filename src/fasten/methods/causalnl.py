@@ -1,15 +1,16 @@
 """CausalNL: instance-dependent label-noise learning under a structural causal model.
 
-Yao, Liu, Gong, Han, Niu, Zhang, NeurIPS 2021. An example is thought to be made of its true label and of something else,
-the given label of both; so how examples are distributed tells of their true labels. Two networks, each a classifier in
-a variational auto-encoder, learn to make examples and given labels anew. Each is also trained by cross-entropy on those
-rows of a batch on which the other has the smallest losses (co-teaching). No clean rows.
+Yao, Liu, Gong, Han, Niu, Zhang, NeurIPS 2021. An example is assumed to arise from its true label and a latent variable,
+and its given label from the example and the true label; so the distribution of examples tells something about their
+true labels. Two networks, each a classifier in a variational auto-encoder, learn to reconstruct examples and given
+labels. Each is also trained by cross-entropy on the rows of a batch on which the other has the smallest losses
+(co-teaching). No clean rows are needed.
 
-Letters: x is an example, ȳ its given label, ŷ a relaxed draw from the classifier, z the something else, x̂ and n what is
-made of ŷ and z: the example and the logits of ȳ. Networks, weights of the losses and training are those of the authors'
-code for CIFAR-10: Adam at a constant rate, 150 epochs; the first network alone predicts. The losses themselves are the
-paper's, where the code has slips: see `objective`. Examples are normalised, there pixels from 0 to 1, so x̂ has no
-sigmoid.
+Letters: x is an example, ȳ its given label, ŷ a relaxed draw from the classifier, z the latent variable, x̂ and n the
+reconstructions from ŷ and z: the example and the logits of ȳ. Networks, weights of the losses and training are those of
+the authors' code for CIFAR-10: Adam at a constant rate, 150 epochs; only the first network predicts. Where the code has
+slips, the losses follow the paper: see `objective`. The code has pixels from 0 to 1, but our examples are normalised,
+so x̂ has no sigmoid.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ EPOCHS = 150  # the authors', in which `ramp` is counted
 class CausalNL(nn.Module):
     """Two auto-encoders whose classifiers tell each other which labels to believe.
 
-    `noise_rate`: the share of wrong labels, which the authors know, 0.4 theirs for Clothing1M; `ramp`: epochs of 150
-    (else in proportion) until so many are left out; `z_dim`: numbers in z; weights of x̂, n, z and, in the paper's
-    objective, of even predictions; `objective`: the paper's, or the code's, whose balance of all these depends on the
-    size of a batch; `adam_rate`: of both networks.
+    `noise_rate`: the assumed share of wrong labels, which the authors know (0.4 is theirs for Clothing1M); `ramp`: the
+    epochs, of 150 (scaled in proportion), until that share of rows is left out; `z_dim`: the size of z;
+    `example_weight`, `label_weight`, `latent_weight`: the weights of the losses of x̂, n and z; `prior_weight`: of
+    uneven predictions, in the paper's objective only; `objective`: the paper's, or the code's, whose balance of these
+    losses depends on the batch size; `adam_rate`: of both networks.
     """
 
     weights: Tensor
@@ -66,13 +68,13 @@ class CausalNL(nn.Module):
     ) -> None:
         super().__init__()
         self.net = CausalVAE(backbone, num_classes, shape, z_dim)
-        # Within another module: what stands beside `net` would predict with it when a run is exported.
+        # Inside another module: a network directly beside `net` would become part of the exported classifier.
         self.twin = nn.ModuleDict({"net": CausalVAE(twin, num_classes, shape, z_dim)})
         self.num_classes, self.z_dim, self.noise_rate, self.ramp = num_classes, z_dim, noise_rate, ramp
         self.example_weight, self.label_weight = example_weight, label_weight
         self.latent_weight, self.prior_weight = latent_weight, prior_weight
         self.objective, self.adam_rate = objective, adam_rate
-        self.register_buffer("weights", torch.ones(len(labels)))  # by how many of the two a row was chosen last, halved
+        self.register_buffer("weights", torch.ones(len(labels)))  # the share of networks that last chose a row
         self.register_buffer("epoch", torch.tensor(-1.0))
 
     @property
@@ -88,7 +90,7 @@ class CausalNL(nn.Module):
         return [Stage("train", step, draws, optim, recipe.epochs, prepare=self.count, each_epoch=True)]
 
     def count(self, predict: Predict) -> None:
-        """The epochs, from 0."""
+        """Count the epochs, from 0."""
         self.epoch.add_(1)
 
     def step(self, batch: Batch, ramp: float) -> Iterator[tuple[nn.Module, Tensor]]:
@@ -107,24 +109,24 @@ class CausalNL(nn.Module):
 
     def _taught(self, nll: Tensor, kept: Tensor) -> Tensor:
         """Cross-entropy on the rows that the other network has chosen."""
-        # Differs: the code divides the mean by the number of rows once more.
+        # Differs: the code divides the mean by the number of chosen rows once more.
         again = total(kept.sum()).clamp(min=1) if self.objective == "code" else 1
         return weighted_mean(nll, kept) / again
 
     def _generative(self, net: CausalVAE, rows: Examples, logits: Tensor, coin: Tensor) -> Tensor:
-        """The negative evidence lower bound, its parts weighted."""
+        """The negative evidence lower bound, with its parts weighted."""
         for_label, for_z = torch.split(coin, [self.num_classes, self.z_dim], 1)
-        # Differs: the code takes uniform numbers from 0 to 1 for normal ones.
+        # Differs: the code uses uniform numbers from 0 to 1 in place of normal ones.
         noise = for_z if self.objective == "code" else standard_normal(for_z)
         mean, log_variance, made, noisy_logits = net.generate(rows.x, gumbel_softmax(logits, for_label), noise)
         example = (made - rows.x).square().flatten(1).mean(1)
         label = F.cross_entropy(noisy_logits, rows.y, reduction="none")
         latent = (mean.square() + log_variance.exp() - log_variance - 1).sum(1)  # twice KL(q(z | x, ŷ) ‖ p(z))
         loss = weighted_mean(self.example_weight * example + self.label_weight * label, rows.weight)
-        # Differs: the code has a sum over rows, without the half, and its term for even predictions is a constant.
+        # Differs: the code sums over rows, without the factor ½, and its term for uneven predictions is a constant.
         if self.objective == "code":
             return loss + self.latent_weight * (rows.weight * latent).sum()
-        uneven = (logits.softmax(1) * logits.log_softmax(1)).sum(1)  # KL(q(y | x) ‖ even), but for log N
+        uneven = (logits.softmax(1) * logits.log_softmax(1)).sum(1)  # KL(q(y | x) ‖ uniform) − log N
         return loss + weighted_mean(self.latent_weight * latent / 2 + self.prior_weight * uneven, rows.weight)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Plain cross-entropy on the labels as given: the point that every method has to beat.
+"""Plain cross-entropy on the labels as given: the baseline that every method has to beat.
 
-One head, the noisy rows alone; the clean rows are not trained on. Not in the FasTEN paper, but the lower reference,
-and the warm-up of other methods.
+One head, trained on the noisy rows alone, without the clean rows. Not in the FasTEN paper, but the lower reference, and
+the warm-up of other methods.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """DivideMix: learning with noisy labels as semi-supervised learning.
 
-Li, Socher, Hoi, ICLR 2020. Two networks are warmed up by cross-entropy. Before each epoch the losses of all rows under
-one of them, as a mixture of two normal distributions, tell the other which rows to take as labelled (low losses) and
-which as unlabelled. An update refines the labels of the first by the network's own predictions, guesses those of the
-others by both networks', and trains on mixtures of all of them. AugDesc (Nishi, Ding, Rich, Höllerer, CVPR 2021), here
-`strong`, mixes strong views, with targets from the weak ones.
+Li, Socher, Hoi, ICLR 2020. Two networks are warmed up by cross-entropy. Before each epoch a mixture of two normal
+distributions, fitted to the losses under one network, tells the other which rows to treat as labelled (low losses) and
+which as unlabelled. An update refines labels by the network's own predictions, guesses those of unlabelled rows by both
+networks' predictions, and trains on mixtures of all these rows. AugDesc (Nishi, Ding, Rich, Höllerer, CVPR 2021), here
+`strong`, mixes strong views, with targets from weak ones.
 
-Letters: w is a row's probability of being of the group with low losses, l the share of a row in its mixture, z logits,
-q targets. Follows the authors' code, but that a batch trains both networks, one after the other there; an epoch is a
-pass over the first's labelled rows. At least a batch of rows is on either side. The rate is a fifth of the recipe's.
+Letters: w is a row's probability of being in the low-loss group, l the share of a row in its mixture, z logits, q
+targets. Follows the authors' code, but an update trains both networks (theirs: one for an epoch, then the other), an
+epoch is a pass over the first's labelled rows, and either side has at least a batch. The rate is 0.2 of the recipe's.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ RATE, EPOCHS = 0.2, 300  # of the recipe's rate; the authors' epochs, in which `
 class DivideMix(nn.Module):
     """Two networks that tell each other which labels to believe.
 
-    `warm_up`: the share of the epochs before; `confidence_penalty`: on sure predictions in it, as the authors have for
-    asymmetric noise; `threshold` of w; `temperature` of targets; `alpha` of l's beta distribution; `unlabelled_weight`:
-    0 to 150 with the authors, the more the noisier; `ramp`: epochs of 300 (else in proportion) over which it grows;
-    `clean_rows`: labelled rows of w = 1, and mixing goes on from the warm-up's best epoch; no paper; `strong`: AugDesc.
+    `warm_up`: share of the epochs; `confidence_penalty`: on sure predictions in it (authors: for asymmetric noise);
+    `threshold`: of w; `temperature`: of targets; `alpha`: of l's distribution; `unlabelled_weight`: the authors' is 0
+    to 150, more for more noise; `ramp`: epochs, of 300 (scaled in proportion), over which it grows; `clean_rows`: clean
+    rows count as labelled, with w = 1, and mixing starts from the warm-up's best epoch (no paper); `strong`: AugDesc.
     """
 
     clean_probability: Tensor
@@ -69,17 +69,17 @@ class DivideMix(nn.Module):
         self.num_classes, self.warm_up, self.confidence_penalty = num_classes, warm_up, confidence_penalty
         self.threshold, self.temperature, self.unlabelled_weight = threshold, temperature, unlabelled_weight
         self.ramp, self.clean_rows, self.strong, self.num_noisy = ramp, clean_rows, strong, len(labels)
-        self.register_buffer("clean_probability", torch.ones(2, len(labels) + 1))  # w; the last is of clean rows
-        self.register_buffer("split", torch.ones(2, 2, len(labels), dtype=torch.bool))  # labelled rows, the others
+        self.register_buffer("clean_probability", torch.ones(2, len(labels) + 1))  # w; the last is for clean rows
+        self.register_buffer("split", torch.ones(2, 2, len(labels), dtype=torch.bool))  # labelled or not
         self.register_buffer("quantiles", folded_beta(alpha).float(), persistent=False)
         self.register_buffer("epoch", torch.tensor(-1.0))  # of the second stage, from 0
-        self.register_buffer("done", torch.tensor(0.0))  # updates of this epoch
-        self.register_buffer("share", torch.tensor(1.0))  # of an update in it
+        self.register_buffer("done", torch.tensor(0.0))  # updates done in this epoch
+        self.register_buffer("share", torch.tensor(1.0))  # of the epoch that an update takes
 
     def plan(self, recipe: Recipe) -> list[Stage]:
         warm_up, rest = recipe.divided(self.warm_up)
         slow = replace(recipe, rate=RATE * recipe.rate)
-        late = replace(slow, milestones=tuple(m - warm_up for m in recipe.milestones))  # epochs count on
+        late = replace(slow, milestones=tuple(m - warm_up for m in recipe.milestones))  # of the stage
         first, then = (dict.fromkeys(self.children(), r.sgd()) for r in (slow, late))
         rows = Draw("both" if self.clean_rows else "noisy", recipe.batch_size)
         pair = replace(rows, how="cycle", views=2, strong=self.strong)
@@ -100,14 +100,14 @@ class DivideMix(nn.Module):
             yield net, plain_loss(z, rows) + (penalty if self.confidence_penalty else 0)
 
     def divide(self, predict: Predict, batch_size: int) -> None:
-        """Labelled and unlabelled rows for each network, by the losses under the other."""
+        """Choose labelled and unlabelled rows for each network, by the losses under the other."""
         for k, other in enumerate((self.twin, self.net)):
             z, y = predict("noisy", lambda x, net=other: net(x)[0])  # type: ignore[misc]
             w = lower_group(F.cross_entropy(z, y, reduction="none"))  # Differs: AugDesc's paper says weak views
             self.split[:, k] = torch.stack(divided(w, self.threshold, least=batch_size))
             self.clean_probability[k, :-1] = w
         clean = len(predict("clean", lambda x: x.flatten(1)[:, :1])[1]) if self.clean_rows else 0
-        self.share.fill_(1 / ((int(self.split[0, 0].sum()) + clean) // batch_size + 1))  # updates as the code has them
+        self.share.fill_(1 / ((int(self.split[0, 0].sum()) + clean) // batch_size + 1))  # counted as in the code
         self.epoch.add_(1)
         self.done.zero_()
 
@@ -117,7 +117,7 @@ class DivideMix(nn.Module):
         self.done.add_(1)
 
     def loss(self, batch: Batch, k: int, ramp: float) -> Tensor:
-        """Of one network, on its own rows."""
+        """The loss of one network, on its own rows."""
         x, u = batch[f"labelled {k}"], batch[f"unlabelled {k}"]
         rows, q = torch.cat([*x.strong_views, *u.strong_views]), torch.cat(self._targets(k, x, u))
         rows, q = mix_up([rows, q], [x.coin, u.coin], self.quantiles)
@@ -130,7 +130,7 @@ class DivideMix(nn.Module):
 
     @torch.no_grad()
     def _targets(self, k: int, x: Examples, u: Examples) -> list[Tensor]:
-        """Of both views of all rows; as in the code, the running statistics follow the passes made for them."""
+        """Targets of both views of all rows. As in the code, the passes made for them move the running statistics."""
         net, other = (self.net, self.twin) if k == 0 else (self.twin, self.net)
         p_u, p_x = mean_prediction(net, u.views), mean_prediction(net, x.views)
         p_other = mean_prediction(other.eval(), u.views)
@@ -146,4 +146,4 @@ class DivideMix(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (z,), (z_twin,) = self.net(x), self.twin(x)
-        return torch.softmax((z + z_twin) / 2, 1)  # the code sums logits: the same classes, too sure
+        return torch.softmax((z + z_twin) / 2, 1)  # the code sums logits: the same classes, but overconfident

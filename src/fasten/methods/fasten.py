@@ -2,17 +2,17 @@
 
 Kye, Choi, Yi, Chang: Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label
 Miscorrection, ECCV 2022. Two linear heads share one feature extractor. In every update the noisy head, applied to a
-class-balanced clean batch, gives the transition matrix T̂ of the labels as they are now; the clean head is trained
-through T̂, so that it stays skeptical of labels that it corrected itself; confident predictions replace labels for the
-next epoch. One forward and one back-propagation in all.
+class-balanced clean batch, gives the transition matrix T̂ of the current labels; the clean head is trained through T̂,
+so that it stays sceptical of labels that it corrected itself; confident predictions replace labels for the next epoch.
+An update takes one forward and one backward pass.
 
 Letters: f is the clean head's softmax (p in the code), f̄ the noisy head's, d and d̄ the clean and the noisy batch, ȳ
 the current labels (y in the code), ȳ* the labels as given, K the clean rows per class, ρ `threshold`, λ `noisy_weight`,
 q `perturbation`. Equations are numbered as in the paper. Where it and the authors' code differ, this follows the code.
 
-Beyond the paper: T̂ of the noisy rows (`estimate`). A network comes to know its few clean rows by heart, its noisy head
-is then too sure of them, and with a T̂ close to the identity wrong labels are learnt. Of rows that both heads know by
-their labels alone, T̂[i, j] = Σ f_i f̄_j / Σ f_i says how often class i is labelled j; the sums are running means.
+Beyond the paper: T̂ of the noisy rows (`estimate`). A network memorises its few clean rows, its noisy head is then too
+sure of them, T̂ comes too close to the identity, and wrong labels are learnt. On noisy rows, of which both heads know
+only the label, T̂[i, j] = Σ f_i f̄_j / Σ f_i says how often class i is labelled j; the sums are running means.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from fasten.ops.transition import correct_labels, corrected_nll, estimate_transi
 from fasten.ranges import Count, NotNegative, Share
 from fasten.ranks import total
 
-# An update's part in the running mean: T̂ of the noisy rows is of about the last hundred batches, or of a quarter of all
-# where these are fewer, so that little is left of the start; of two batches at least.
+# An update's weight in the running mean: T̂ of the noisy rows covers about the last hundred batches, or a quarter of all
+# batches if that is fewer, so that little is left of the start; but at least two batches.
 PACE, LEAST_PACES, FASTEST = 0.01, 4, 0.5
 
 
 class FasTEN(nn.Module):
     """Two heads, T̂ in every update, labels corrected on the fly.
 
-    `correct` switches the correction of labels; `estimate` is which rows T̂ is made of; `oracle` is a true T to use in
-    its place; `perturbation` replaces that share of the labels that were changed by uniform ones (the paper's test of
-    robustness); `norm` is how batch norm sees the two batches; `per_class` is K, by default as many as fit the batch
+    `correct` switches label correction on or off; `estimate` says which rows T̂ is estimated on; `oracle` is a true T to
+    use in its place; `perturbation` replaces that share of the changed labels by uniform ones (the paper's test of
+    robustness); `norm` is how batch norm treats the two batches; `per_class` is K, by default as many as fit the batch
     size.
     """
 
@@ -76,7 +76,7 @@ class FasTEN(nn.Module):
         self.register_buffer("labels", labels.to(torch.int32))  # current labels, (n,)
         self.register_buffer("transition", torch.eye(num_classes))  # T̂ of the last update
         half_sure = (torch.eye(num_classes) / num_classes + 1 / num_classes**2) / 2
-        self.register_buffer("joint", half_sure if estimate == "noisy" else None)  # of true classes and labels
+        self.register_buffer("joint", half_sure if estimate == "noisy" else None)  # distribution of class and label
         self.register_buffer("oracle", oracle, persistent=False)
 
     def plan(self, recipe: Recipe) -> list[Stage]:
@@ -113,8 +113,8 @@ class FasTEN(nn.Module):
         noisy_loss = weighted_mean(F.cross_entropy(noisy_n, y, reduction="none"), noisy.weight)  # Eq. (5)
         yield self.net, clean_loss + self.noisy_weight * noisy_loss  # Eq. (6)
 
-        # Eq. (7): back to the label as given, not to the last correction, where the head is not confident. Differs: a
-        # sentence of the paper's appendix corrects at an epoch's end; its algorithm and the code do so in each update.
+        # Eq. (7): if the head is not confident, back to the label as given, not to the last correction. Differs: a
+        # sentence in the paper's appendix corrects at an epoch's end; its algorithm and the code do so in each update.
         new = correct_labels(p.detach(), noisy.y, self.threshold)
         new = self._perturb(new, noisy.y, noisy.coin)
         new = torch.where(covered[noisy.y], new, noisy.y)
@@ -125,7 +125,7 @@ class FasTEN(nn.Module):
             self.joint.lerp_(seen, self.pace)
 
     def _covered(self, clean: Examples) -> Tensor:
-        """Which classes have a clean row, (N,). T̂ says nothing of the others: rows given as them keep that label."""
+        """Which classes have a clean row, (N,). T̂ says nothing about the others: rows with such a label keep it."""
         return total(clean.weight.new_zeros(self.num_classes).index_add(0, clean.y, clean.weight)) > 0
 
     def _perturb(self, labels: Tensor, given: Tensor, coin: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
 """Forward: making deep neural networks robust to label noise, a loss correction approach.
 
-Patrini, Rozza, Menon, Nock, Qu, CVPR 2017. A first network learns the noisy labels; what it says of the row that it
+Patrini, Rozza, Menon, Nock, Qu, CVPR 2017. A first network learns the noisy labels; its prediction for the row that it
 finds most typical of class i is row i of T̂. A second one, from the same initial weights, is trained on the same rows
-through T̂: `forward`, T̂ turns its probabilities into those of the given label, or `backward`, the inverse of T̂ turns
-the losses of all labels into one that is right on average. No clean rows are needed.
+through T̂: with `forward`, T̂ turns its probabilities into those of the given label; with `backward`, the inverse of T̂
+turns the losses of all labels into one that is right on average. No clean rows are needed.
 
-Letters: f is the softmax of the network, clipped; T̂ the estimate; ȳ a given label. 120 epochs a stage and their
-milestones, which are those of a stage, are the authors' for CIFAR-10; half of a run's epochs go to each. Rate,
-momentum, decay and batches are the recipe's. Their CIFAR-100 has no filter of outliers (`percentile=none`).
+Letters: f is the softmax of the network, clipped; T̂ the estimate; ȳ a given label. The schedule is the authors' for
+CIFAR-10: 120 epochs per stage, with milestones that count the epochs of each stage; each stage has half of a run's
+epochs. Rate, momentum, weight decay and batch size are the recipe's. On CIFAR-100 the authors do not filter outliers
+(`percentile=none`).
 
-Digits at 60% noise, three seeds: 0.617, below cross-entropy's 0.754; at the last epoch 0.539 against 0.581. T̂ is to
-blame, each row of which is what the network says of a single one of 1,197 rows: with the true T in its place the
-second stage has 0.857 (not kept).
+On digits at 60% noise (three seeds) it reaches 0.617, below cross-entropy's 0.754; at the last epoch 0.539 against
+0.581. The cause is T̂: each of its rows is the prediction for a single one of 1,197 rows. With the true T in its place
+the second stage reaches 0.857 (not kept).
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from fasten.ops.anchors import Filter, Percentile, anchor_rows
 from fasten.ops.means import plain_loss, weighted_mean
 from fasten.ops.transition import corrected_nll
 
-CLIP = 1e-7  # probabilities stay so far from 0 and 1, as in the authors' code
-FLOOR = CLIP**2  # of T̂ in the loss, less than any f leaves of it: a label ruled out for every class costs no infinity
+CLIP = 1e-7  # probabilities stay this far from 0 and 1, as in the authors' code
+FLOOR = CLIP**2  # of T̂ in the loss, small beside any f: a label ruled out for every class does not cost infinity
 
 
 class Forward(nn.Module):
     """T̂ from the anchors of a network of the noisy labels, then a network trained through it.
 
-    `correction`: by T̂ or by its inverse; `percentile`: rows at or above it are no anchors, 100 or none for no limit;
-    `filter`: an outlier is left out for its class alone (`column`), or counts as zero for all after it (`table`, the
-    authors' code).
+    `correction`: by T̂ or by its inverse; `percentile`: rows at or above it are not used as anchors, 100 or none for no
+    limit; `filter`: an outlier is left out for its class alone (`column`), or also counts as zero for all classes after
+    it (`table`, the authors' code).
     """
 
     transition: Tensor
@@ -75,13 +76,13 @@ class Forward(nn.Module):
         yield self.net, plain_loss(logits, noisy)
 
     def estimate(self, predict: Predict) -> None:
-        """T̂ from the anchors among the noisy rows."""
-        # Differs: the code takes the epoch with the lowest loss on noisy validation rows; this is the best by ours.
-        # And there an outlier of one class has probability zero for the classes after it.
+        """Estimate T̂ from the anchors among the noisy rows."""
+        # Differs: the code takes the epoch with the lowest loss on noisy validation rows; this takes the best epoch by
+        # our validation rows. In the code, an outlier of one class has probability zero for the classes after it.
         rows = anchor_rows(predict("noisy")[0], self.percentile, self.filter)
         self.transition.copy_(rows / rows.sum(1, keepdim=True))
         if self.correction == "backward":
-            self.inverse.copy_(torch.linalg.pinv(self.transition))  # the inverse, where there is one
+            self.inverse.copy_(torch.linalg.pinv(self.transition))  # the inverse, if there is one
 
     def step(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy = batch["noisy"]

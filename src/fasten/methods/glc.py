@@ -1,13 +1,13 @@
 """GLC: using trusted data to train deep networks on labels corrupted by severe noise (gold loss correction).
 
-Hendrycks, Mazeika, Wilson, Gimpel, NeurIPS 2018. A first network learns the noisy labels; what it says of clean rows
-of class i, on average, is row i of T̂. A second one, from the same initial weights, is trained on noisy and clean rows
-together: noisy rows through T̂, clean rows as they are. With the true T there is no first network (`oracle`).
+Hendrycks, Mazeika, Wilson, Gimpel, NeurIPS 2018. A first network learns the noisy labels; its mean prediction for
+clean rows of class i is row i of T̂. A second one, from the same initial weights, is trained on noisy and clean rows
+together: on noisy rows through T̂, on clean rows directly. With the true T there is no first network (`oracle`).
 
 Letters: f is the softmax of the network, T̂ the estimate, ȳ a given label, y a verified one. As in the authors' code:
-Nesterov's momentum, which goes on from the first stage to the second, half a cosine of the rate per stage (milestones
-do not apply), and 75 epochs a stage: the FasTEN paper states neither schedule nor length. Half of a run's epochs go to
-each stage, or all of them to the second where it is the only one.
+Nesterov momentum, kept from the first stage to the second, a rate that falls along half a cosine in each stage
+(milestones do not apply), and 75 epochs per stage, since the FasTEN paper states neither schedule nor length. Each
+stage has half of a run's epochs; if the second is the only one, it has all of them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GLC(nn.Module):
     """T̂ from a network of the noisy labels, then a network trained through it.
 
     `oracle`: a true T to use in place of T̂, without the first stage; `norm`: batch-norm statistics of a batch as a
-    whole (`joint`), or of its noisy and its clean rows apart (`split`); `mean_over`: a short last batch is divided by
-    its own `rows` or by the `batch` size; `guard`: added inside the log. The authors' code: `norm=split
-    mean_over=batch guard=0 batch_size=128`.
+    whole (`joint`), or of its noisy and its clean rows separately (`split`); `mean_over`: the loss of a short last
+    batch is divided by its own number of `rows`, or by the `batch` size; `guard`: added inside the log. The authors'
+    code: `norm=split mean_over=batch guard=0 batch_size=128`.
     """
 
     transition: Tensor
@@ -71,8 +71,8 @@ class GLC(nn.Module):
         ]
 
     def _optim(self, recipe: Recipe, epochs: int) -> dict[nn.Module, Optim]:
-        nesterov = recipe.momentum > 0  # there is none without momentum
-        # Differs: in the code a short last batch moves the cosine as far as a full one, and little data ends it early.
+        nesterov = recipe.momentum > 0  # it needs momentum
+        # Differs: in the code a short last batch moves the cosine as far as a full one; with little data it ends early.
         return {self.net: Optim(recipe.rate, recipe.momentum, recipe.weight_decay, nesterov=nesterov, cosine=epochs)}
 
     def step_noisy(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
@@ -81,8 +81,8 @@ class GLC(nn.Module):
         yield self.net, plain_loss(logits, noisy)
 
     def estimate(self, predict: Predict) -> None:
-        """T̂ from all clean rows; the identity's row for a class that has none."""
-        # Differs: the code takes the network of the last epoch; this one is the best by validation.
+        """Estimate T̂ from all clean rows; a class that has none gets the identity's row."""
+        # Differs: the code takes the network of the last epoch; this takes the best one by validation.
         p, y = predict("clean")
         self.transition.copy_(estimate_transition(p, y, self.num_classes))
 
@@ -100,8 +100,8 @@ class GLC(nn.Module):
 
     def _logits(self, x: Tensor, is_noisy: Tensor, weight: Tensor) -> Tensor:
         if self.norm == "joint":
-            # Differs: the code has two passes, noisy rows first. With 1,000 clean rows of 45,000, the statistics of the
-            # second come from the two or three clean images of a batch, and move the running ones as much as the first.
+            # Differs: the code has two passes, noisy rows first. With 1,000 clean rows of 45,000, the second one's
+            # statistics come from two or three clean images, and move the running ones as much as the first one's.
             joint: Tensor = self.net(x)[0]
             return joint
         group = torch.stack([weight * is_noisy, weight * ~is_noisy], 1)  # (B, 2)

@@ -1,13 +1,13 @@
 """L2RW: learning to reweight examples for robust deep learning.
 
-Ren, Zeng, Yang, Urtasun, ICML 2018. Each noisy row weighs as much as a step along its own gradient would lower the
-loss of a clean batch; rows that would raise it weigh nothing. The weights live for one update: there is no network
-behind them. They are found by looking ahead: the derivative of the clean loss after a virtual step by the weights of
-that step, at zero.
+Ren, Zeng, Yang, Urtasun, ICML 2018. The weight of a noisy row is proportional to how much a step along its own gradient
+would lower the loss of a clean batch; rows that would raise it have no weight. The weights last for one update: there
+is no network behind them. They are found by looking ahead: the clean loss after a virtual step is differentiated with
+respect to the weights of that step, at zero.
 
-Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real one. Differs:
-the decay of weights belongs to the optimiser here, not to the three losses as in the authors' graph; and there is no
-momentum (docs/methods.md says how that was chosen).
+Letters: ε are the weights of the virtual step, u the fall of the clean loss, w the weights of the real step. Differs:
+weight decay belongs to the optimiser here, not to the three losses as in the authors' graph; and there is no momentum
+(docs/methods.md says how that was chosen).
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class L2RW(nn.Module):
             moves=False,
             route=self.route,
         )
-        (slope,) = torch.autograd.grad(ahead.loss, epsilon, retain_graph=True)  # the real step goes the same graph
+        (slope,) = torch.autograd.grad(ahead.loss, epsilon, retain_graph=True)  # the real step uses the same graph
         u = noisy.weight * torch.relu(-slope)  # max(−∂L_meta/∂ε, 0) at ε = 0
         fall = total(u.sum())
-        w = u / torch.where(fall > 0, fall, 1)  # w = u / Σ u; all of them zero where no row helps
+        w = u / torch.where(fall > 0, fall, 1)  # w = u / Σ u; all of them are zero if no row helps
         yield self.net, (w * nll(ahead.outputs)).sum()  # a sum, since the weights add up to one
         remember(self.weights, noisy, w * total(noisy.weight.sum()))
 

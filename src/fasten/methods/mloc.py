@@ -1,17 +1,18 @@
 """MLoC: training noise-robust deep neural networks via meta-learning (meta loss correction).
 
-Wang, Hu, Hu, CVPR 2020. T is a meta variable: the network takes a virtual step by a loss that is corrected by T, the
-clean loss from there is differentiated by T, and T moves along; then the real step, corrected by the new T. A warm-up
-with plain cross-entropy comes first.
+Wang, Hu, Hu, CVPR 2020. T is a meta variable: the network takes a virtual step on a loss that is corrected by T, the
+clean loss after that step is differentiated with respect to T, and T moves along its gradient; then comes the real
+step, corrected by the new T. A warm-up with plain cross-entropy precedes all this.
 
 Letters: f is the softmax of the network, z its logits, θ its weights, α `virtual_rate`, G the gradient of the clean
-loss by T, ȳ the given label. The authors' code and their paper differ, and the FasTEN paper speaks of a strong prior
-and of clipping that neither has. The defaults are a reconstruction from all three: T persists, starts near the identity
-(`prior`), corrects probabilities and keeps its rows normal. G is clipped hard: FasTEN's figure has T move very slowly,
-and left alone it runs past the true one. The virtual step is by the mean loss, at 0.1: on 100 rows the code's 1e-3 on a
-sum. The real one is by the sum, as in the code: FasTEN's rate of 1e-4 would be a hundred times slower on a mean.
+loss with respect to T, ȳ the given label. The authors' code and their paper differ, and the FasTEN paper mentions a
+strong prior and clipping, which neither has. The defaults are a reconstruction from all three: T persists, starts near
+the identity (`prior`), corrects probabilities and has normalised rows. G is clipped hard: in FasTEN's figure T moves
+very slowly, and without clipping it runs past the true T. The virtual step uses the mean loss and a rate of 0.1, which
+on 100 rows is the code's 1e-3 on a sum. The real step uses the sum, as in the code: on a mean, FasTEN's rate of 1e-4
+would be a hundred times slower.
 
-The authors' code, on batches of 64 (the virtual rate grows with the batch) and all of 500 clean rows: `--set
+The authors' code has batches of 64 (the virtual rate grows with the batch) and all of 500 clean rows: `--set
 persistent=false --set on=logits --set normalise=columns --set clip=none --set virtual_rate=0.064 --set batch_size=64
 --set clean_batch=500`. Its clean rows and its choice of epochs come from the test set; ours do not.
 """
@@ -37,12 +38,12 @@ from fasten.ranks import total
 class MLoC(nn.Module):
     """T learned by looking ahead, after a warm-up.
 
-    `warm_up`: the share of the epochs; `meta_stage_rate`: of the network after it; `virtual_rate`: of the virtual
+    `warm_up`: its share of the epochs; `meta_stage_rate`: of the network after it; `virtual_rate`: of the virtual
     step, on the mean loss; `transition_rate`: of T, 0 to leave it as it is; `clip`: the largest norm of G, none for no
-    limit; `persistent`: T goes on from update to update, from `prior` on the diagonal and the rest spread evenly, or
-    restarts from the identity; `on`: T mixes `probabilities`, Tᵀf, or `logits`, zT; `normalise`: what of T sums to one;
-    `loss` of the real step; `clean_batch`: clean rows per update, by default as many as noisy ones; `route`: to the
-    meta-gradient.
+    limit; `persistent`: T is kept from update to update and starts with `prior` on the diagonal and the rest spread
+    evenly; if not, it restarts from the identity in each; `on`: T mixes `probabilities`, Tᵀf, or `logits`, zT;
+    `normalise`: whether T's rows or columns sum to one; `loss`: of the real step; `clean_batch`: clean rows per
+    update, by default as many as noisy ones; `route`: how to find the meta-gradient.
     """
 
     transition: Tensor
@@ -103,7 +104,7 @@ class MLoC(nn.Module):
         # θ′(T) = θ − α ∇ mean −log (Tᵀf)[ȳ], the clean loss L_meta(θ′) from there, and G = ∂L_meta(θ′)/∂T.
         rate = self.transition.new_full((), self.virtual_rate)
         ahead = look_ahead(self.net, [noisy.x], inner, clean, rate=rate, route=self.route)
-        (G,) = torch.autograd.grad(ahead.loss, T, retain_graph=True)  # the real step goes the same graph
+        (G,) = torch.autograd.grad(ahead.loss, T, retain_graph=True)  # the real step uses the same graph
         T = self._normal(T.detach() - self.transition_rate * self._clipped(total(G)), identity)
 
         nll = self._nll(ahead.outputs, T, noisy.y)
@@ -121,7 +122,7 @@ class MLoC(nn.Module):
         return G if self.clip is None else G * (self.clip / G.norm().clamp(min=self.clip))
 
     def _normal(self, T: Tensor, identity: Tensor) -> Tensor:
-        """Nothing below zero, rows or columns that sum to one; those with nothing left, the identity's again."""
+        """T without negative entries, its rows or columns summing to one; empty ones become the identity's."""
         T = T.clamp(min=0)
         sums = T.sum(1 if self.normalise == "rows" else 0, keepdim=True)
         # Differs: the code leaves a column with nothing left at zero. Its steps are too short for that to happen.

@@ -1,8 +1,8 @@
 """MW-Net: meta-weight-net, learning an explicit mapping for sample weighting.
 
 Shu, Xie, Yi, Zhao, Zhou, Xu, Meng, NeurIPS 2019. A tiny network V maps a row's loss to its weight. It is learned along
-with the classifier: a virtual step by weighted losses, the clean loss from there, one step of V along its gradient;
-then the real step with the weights of the new V.
+with the classifier by looking ahead: take a virtual step on the weighted losses, compute the clean loss there, and move
+V one step along its gradient; then take the real step with the weights of the new V.
 
 Letters: θ are the classifier's weights, ω those of V, ℓ a row's loss, α and β the rates of θ and ω.
 Follows the authors' first script: the weights of a batch add up to its size, V is trained by SGD, the virtual rate is
@@ -29,7 +29,7 @@ from fasten.ops.remember import remember
 from fasten.ranges import Count, Positive
 from fasten.ranks import total
 
-NO_WEIGHT = 1e-12  # of a batch on average: sigmoids can underflow
+NO_WEIGHT = 1e-12  # the least mean weight of a batch: sigmoids can underflow
 META_OPTIMS: dict[str, Callable[[float], Optim]] = {
     "adam": lambda rate: Optim(rate, weight_decay=1e-4, kind="adam"),
     "sgd": lambda rate: Optim(rate, momentum=0.9, weight_decay=5e-4, nesterov=True),
@@ -39,9 +39,9 @@ META_OPTIMS: dict[str, Callable[[float], Optim]] = {
 class MWNet(nn.Module):
     """A weight for every loss, learned from clean rows.
 
-    `clean_batch`: clean rows per update, by default as many as noisy ones; `meta_optim`, `meta_rate`: of V, with the
-    decay and momentum of the script that has it; `normalise`: weights of a batch add up to its size; `nesterov`: the
-    classifier's momentum; `route`: how to find the meta-gradient.
+    `clean_batch`: clean rows per update, by default as many as noisy ones; `meta_optim`, `meta_rate`: V's optimiser,
+    with decay and momentum as in the script that uses it, and its rate; `normalise`: weights of a batch add up to its
+    size; `nesterov`: whether the classifier's momentum is Nesterov's; `route`: how to find the meta-gradient.
     """
 
     weights: Tensor
@@ -69,7 +69,7 @@ class MWNet(nn.Module):
     def plan(self, recipe: Recipe) -> list[Stage]:
         clean = recipe.random_clean(self.clean_batch)
         draws = {"noisy": Draw("noisy", recipe.batch_size), "clean": clean}
-        sgd = replace(recipe.sgd(), nesterov=self.nesterov and recipe.momentum > 0)  # there is none without momentum
+        sgd = replace(recipe.sgd(), nesterov=self.nesterov and recipe.momentum > 0)  # it needs momentum
         optim = {self.weigher: self.meta, self.net: sgd}
         return [Stage("train", self.step, draws, optim, recipe.epochs)]
 

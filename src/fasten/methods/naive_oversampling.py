@@ -1,7 +1,7 @@
-"""Naive oversampling: FasTEN's batches with nothing of its method (the paper's ablation).
+"""Naive oversampling: FasTEN's batches without its method (the paper's ablation).
 
 Each update takes a balanced clean batch and a noisy batch and minimises plain cross-entropy on one head: no T, no
-correction, no noisy head. What FasTEN gains over this is not owed to seeing the clean rows more often.
+correction, no noisy head. What FasTEN gains over this does not come from seeing the clean rows more often.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NaiveOversampling(nn.Module):
         noisy, clean = batch["noisy"], batch["clean"]
         (logits_n,), (logits_c,) = self.net.each([noisy.x, clean.x], self.norm)
         nll = F.cross_entropy(torch.cat([logits_n, logits_c]), torch.cat([noisy.y, clean.y]), reduction="none")
-        # Differs: the paper writes sums; means, over both batches, as FasTEN's code does.
+        # Differs: the paper writes sums; this takes the mean over both batches, as FasTEN's code does.
         yield self.net, weighted_mean(nll, torch.cat([noisy.weight, clean.weight]))
 
     def forward(self, x: Tensor) -> Tensor:

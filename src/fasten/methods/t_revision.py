@@ -1,14 +1,15 @@
 """T-Revision: are anchor points really indispensable in label-noise learning?
 
-Xia, Liu, Wang, Han, Gong, Niu, Sugiyama, NeurIPS 2019. A first network learns the noisy labels, and T̂ is read off from
-its anchors, as in Forward. From its best epoch it is trained on by importance: a row weighs β, how much likelier its
-given label is as the true one than as a noisy one. Then T̂ is revised: ΔT, zero at first, is learned along with the
-network by the same loss, so that rows which only looked like anchors do little harm. No clean rows are needed.
+Xia, Liu, Wang, Han, Gong, Niu, Sugiyama, NeurIPS 2019. A first network learns the noisy labels, and its anchors give T̂,
+as in Forward. From its best epoch, training continues with importance weights: a row has the weight β, how much
+likelier its given label is as the true one than as a noisy one. Then T̂ is revised: ΔT, zero at first, is learned along
+with the network by the same loss, so that rows which only looked like anchors do little harm. No clean rows are needed.
 
 Letters: f is the softmax of the network, ȳ a given label, T = T̂ + ΔT, β = f[ȳ] / (Tᵀf)[ȳ]. As in the authors' code:
-20 + 200 + 200 epochs, shared out in that proportion; a tenth of the recipe's rate, without momentum in the first stage,
-falling in the second at the milestones, which count its epochs; Adam in the third. Weight decay is the recipe's. Their
-code for CIFAR-10: `filter=table normalise=columns shift=counted guard=0`, for CIFAR-100 `percentile=none` as well.
+20 + 200 + 200 epochs (or others in that proportion), and a tenth of the recipe's rate; no momentum in the first stage;
+in the second, the rate falls at the milestones, which count its epochs; Adam in the third. Weight decay is the
+recipe's. The authors' code for CIFAR-10 is `filter=table normalise=columns shift=counted guard=0`; for CIFAR-100,
+`percentile=none` as well.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from fasten.ranks import rank, world
 
 
 class TRevision(nn.Module):
-    """T̂ from anchors, a network trained on by importance, and T̂ and network revised together.
+    """T̂ from anchors, a network trained further with importance weights, then T̂ and network revised together.
 
-    `revision_rate`: of Adam, for the network and ΔT; `percentile`: rows at or above it are no anchors, 100 or none for
-    no limit; `filter`: an outlier is left out for its class alone (`column`), or counts as zero for all after it
-    (`table`); `normalise`: what of T̂ is divided by the sums of its rows, rows or columns; `shift`: every row sees
-    T̂ + ΔT (`once`), or row i of a batch T̂ + i ΔT (`counted`); `guard`: the least that (Tᵀf)[ȳ] counts.
+    `revision_rate`: of Adam, for the network and ΔT; `percentile`: rows at or above it are not used as anchors, 100 or
+    none for no limit; `filter`: an outlier is left out for its class alone (`column`), or also counts as zero for all
+    classes after it (`table`); `normalise`: whether the rows or the columns of T̂ are divided by the sums of its rows;
+    `shift`: every row sees T̂ + ΔT (`once`), or row i of a batch T̂ + i ΔT (`counted`); `guard`: the lower limit of
+    (Tᵀf)[ȳ].
     """
 
     transition: Tensor
@@ -85,11 +87,11 @@ class TRevision(nn.Module):
         yield self.net, plain_loss(logits, noisy)
 
     def estimate(self, predict: Predict) -> None:
-        """T̂ from the anchors among the noisy rows."""
-        # Differs: the code takes the epoch with the highest accuracy on noisy validation rows, in the second stage that
-        # of Tᵀf; this is the best by ours, whose labels are right, and of f.
+        """Estimate T̂ from the anchors among the noisy rows."""
+        # Differs: the code takes the epoch with the highest accuracy on noisy validation rows (in the second stage, of
+        # Tᵀf); this takes the one with the highest accuracy of f on our validation rows, whose labels are right.
         rows = anchor_rows(predict("noisy")[0], self.percentile, self.filter)
-        # Differs: the code divides column j by the sum of row j. The same where each sums to one, as with our filter.
+        # Differs: the code divides column j by the sum of row j. With our filter each sums to one: it is the same.
         sums = rows.sum(1, keepdim=True)
         self.transition.copy_(rows / (sums if self.normalise == "rows" else sums.T))
 
@@ -102,7 +104,7 @@ class TRevision(nn.Module):
     def step_revised(self, batch: Batch) -> Iterator[tuple[nn.Module, Tensor]]:
         noisy = batch["noisy"]
         (logits,) = self.net(noisy.x)
-        # The authors' one step for both: each gradient is that of one loss, at the place before either step.
+        # As the authors' single step for both: the two gradients are of one loss, at the weights before either step.
         delta, now = self.revision["delta"], self.revision["delta"].detach().clone()
         for part, z, dT in ((self.revision, logits.detach(), delta), (self.net, logits, now)):
             weight = self._importance(z.softmax(1), self._columns(dT, noisy.y), noisy.y)  # β with its derivative
@@ -113,7 +115,7 @@ class TRevision(nn.Module):
         """T[·, ȳ] of each row, (B, N)."""
         if self.shift == "once":
             return (self.transition + dT).T[labels]
-        # Differs: the code adds ΔT to T once more for every row of a batch, so that the i-th sees i times as much.
+        # Differs: the code adds ΔT to T once more for every row of a batch, so that the i-th row sees it i times.
         count = torch.arange(len(labels), device=dT.device)[:, None] * world() + rank() + 1
         return self.transition.T[labels] + count * dT.T[labels]
 

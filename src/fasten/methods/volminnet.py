@@ -1,13 +1,14 @@
 """VolMinNet: provably end-to-end label-noise learning without anchor points.
 
 Li, Liu, Han, Niu, Sugiyama, ICML 2021. T is learned along with the network, by the loss of the given labels through T.
-Many T explain them; of these the true one has the smallest volume, if the rows are scattered enough, so log |det T| is
-made small, too. One stage, no anchors, no clean rows.
+Many T explain them; if the rows are scattered enough, the true T is the one of smallest volume, so log |det T| is
+minimised too. One stage, no anchors, no clean rows.
 
 Letters: f is the softmax of the network, ȳ a given label, w the weights of T, λ `volume_weight`. T(w) has 1 on its
-diagonal and sigmoid(w) beside it, each row divided by its sum. As in the authors' code for CIFAR-10: 80 epochs, rates
-that fall at 31 and 61, a tenth of the recipe's rate for the network, SGD for w without decay; theirs has no guard in
-the log (`guard=0`), and Adam for w on CIFAR-100, which is left out. Momentum, decay and batches are the recipe's.
+diagonal and sigmoid(w) elsewhere, each row divided by its sum. As in the authors' code for CIFAR-10: 80 epochs, rates
+that fall at 31 and 61, a tenth of the recipe's rate for the network, SGD for w without decay. Their code has no guard
+in the log (`guard=0`), and uses Adam for w on CIFAR-100, which is left out. Momentum, decay and batch size are the
+recipe's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fasten.ranks import world
 
 
 def default_initial(num_classes: int) -> float:
-    """w at first: −2 for up to 10 classes; for more, T has as much on its diagonal as with 10, which is 0.482.
+    """The initial w: −2 for up to 10 classes; for more, the one that gives T the same diagonal as with 10, 0.482.
 
     >>> [round(default_initial(n), 2) for n in (2, 10, 14, 100)]
     [-2.0, -2.0, -2.41, -4.51]
@@ -42,7 +43,7 @@ def default_initial(num_classes: int) -> float:
 class VolMinNet(nn.Module):
     """T of the smallest volume, learned along with the network.
 
-    `volume_weight`: λ; `transition_rate`: of w; `initial`: w at first, by default as `default_initial` says, and up to
+    `volume_weight`: λ; `transition_rate`: of w; `initial`: the initial w, by default from `default_initial`, and up to
     5, where in float32 the volume's gradient is still right to about a thousandth; `guard`: added inside the log.
     """
 
@@ -77,7 +78,7 @@ class VolMinNet(nn.Module):
         (logits,) = self.net(noisy.x)
         f, T = logits.softmax(1), self._transition()  # (B, N), (N, N)
         volume = self.volume_weight * log_volume(T) / world()  # ranks add up their losses
-        # The authors' one step for both: each gradient is that of one loss, at the place before either step.
+        # As the authors' single step for both: the two gradients are of one loss, at the weights before either step.
         for part, p, through, more in (
             (self.matrix, f.detach(), T, volume),
             (self.net, f, T.detach(), volume.detach()),

@@ -1,4 +1,4 @@
-"""Networks: nothing here knows of training."""
+"""Networks; nothing here knows about training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "needs_plain_layout",
 ]
 
-# A name -> from the shape of one example, (channels, height, width) or (features,), to a feature extractor.
+# Name -> a function from the shape of one example, (channels, height, width) or (features,), to a feature extractor.
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": lambda shape: MLP(shape[0]),
     "small-cnn": lambda shape: SmallCNN(shape[0]),
@@ -42,10 +42,10 @@ NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
 def build_backbone(
     net: str | nn.Module, shape: tuple[int, ...], *, weights: str | None = None, frozen: bool = False
 ) -> nn.Module:
-    """A feature extractor for examples of a shape: one of ours, of another library's (`timm:NAME`), or a user's own.
+    """A feature extractor for examples of a shape: one of ours, another library's (`timm:NAME`), or a user's own.
 
-    A user's network is taken as it is: any module that makes (B, D) or (B, D, h, w) of a batch. `weights` is a
-    .safetensors file from which the network starts, its classifier apart; `frozen`: it does not train.
+    A user's network is used as it is: any module that returns (B, D) or (B, D, h, w) for a batch. `weights` is a
+    .safetensors file with the initial weights (a classifier in it is ignored); `frozen`: the network does not train.
 
     >>> build_backbone(nn.Conv2d(1, 5, 3), (1, 8, 8)).num_features
     5

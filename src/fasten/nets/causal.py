@@ -1,6 +1,6 @@
-"""A classifier with a variational auto-encoder around it, as CausalNL has.
+"""A classifier with a variational auto-encoder around it, for CausalNL.
 
-Letters: x is an example, y a soft label, z what else makes x what it is, ȳ the given label.
+Letters: x is an example, y a soft label, z the latent variable that also shapes x, ȳ the given label.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def halved(height: int, width: int) -> list[tuple[int, int]]:
 
 
 class Reader(nn.Module):
-    """From x and y to so many numbers, for q(z | x, y) and p(ȳ | x, y).
+    """From x and y to `outputs` numbers, for q(z | x, y) and p(ȳ | x, y).
 
     >>> Reader((3, 8, 8), 5, outputs=7)(torch.zeros(2, 3, 8, 8), torch.zeros(2, 5)).shape
     torch.Size([2, 7])
@@ -77,7 +77,7 @@ class Writer(nn.Module):
         first = (channels[0], *sizes[0])
         layers: list[nn.Module] = [nn.Linear(inputs, math.prod(first)), nn.Unflatten(1, first)]
         for (a, b), (small, large) in zip(pairwise(channels), pairwise(sizes), strict=True):
-            missing = large[0] - 2 * small[0] + 1, large[1] - 2 * small[1] + 1  # pixels, where the side is even
+            missing = large[0] - 2 * small[0] + 1, large[1] - 2 * small[1] + 1  # pixels, if the side is even
             up = nn.ConvTranspose2d(a, b, 3, 2, 1, output_padding=missing)
             layers += [up, nn.BatchNorm2d(b), nn.LeakyReLU()]
         # Differs: the authors' ends in a sigmoid, for pixels from 0 to 1; ours are normalised.
@@ -89,7 +89,7 @@ class Writer(nn.Module):
 
 
 class CausalVAE(OneHead):
-    """q(y | x) is the classifier, `forward` its logits; `generate` is all that comes after it.
+    """q(y | x) is the classifier, `forward` gives its logits; `generate` is everything after it.
 
     `shape` is that of x: (channels, height, width) or (features,).
     """
@@ -103,7 +103,7 @@ class CausalVAE(OneHead):
             share_parts(part, self.parts)
 
     def generate(self, x: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        """Mean and log variance of z, x as it is made of z and y, and logits of ȳ; `noise` makes z of the first two."""
+        """Mean and log variance of z, x reconstructed from z and y, and logits of ȳ; `noise` is for the draw of z."""
         with torch.autocast(x.device.type, dtype=self.precision, enabled=self.precision is not None):
             mean, log_variance = self.encoder(x, y).to(x.dtype).chunk(2, 1)
             z = mean + (log_variance / 2).exp() * noise

@@ -1,7 +1,7 @@
-"""A convolution of few channels, as an image has, as one matrix product: cuDNN's kernels are made for many.
+"""A convolution of few channels, such as an image's, as one matrix product: cuDNN's kernels are made for many.
 
-Row (image, pixel) of the columns has what the kernel sees there, a number for each of its places and channels. Then
-y = columns · weightᵀ, and autograd knows the rest. A 3×3 kernel on 3 channels has 27 of them, filled up to 32: half the
+Row (image, pixel) of the columns holds what the kernel sees there, one number for each of its places and channels. Then
+y = columns · weightᵀ, and autograd does the rest. A 3×3 kernel on 3 channels has 27 numbers, padded to 32: half the
 bytes of an activation of 64 channels.
 """
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 class Corrector(nn.Module):
-    """q = softmax(MLP([h ; e(y)])), each row for itself: 101,130 parameters for 512 features and ten classes.
+    """q = softmax(MLP([h ; e(y)])), row by row: 101,130 parameters for 512 features and ten classes.
 
-    With `skip` one more output a keeps a part of the given label: q ← (1 − σ(a)) q + σ(a) onehot(y).
+    With `skip`, one more output a keeps a part of the given label: q ← (1 − σ(a)) q + σ(a) onehot(y).
 
     >>> Corrector(8, num_classes=3)(torch.zeros(2, 8), torch.tensor([0, 2])).shape
     torch.Size([2, 3])

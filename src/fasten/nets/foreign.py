@@ -1,7 +1,7 @@
-"""Networks of other libraries, and of users: whatever they return, made one row of features for each example.
+"""Networks of other libraries and of users: whatever they return becomes one row of features per example.
 
-timm, torchvision and transformers are asked only for networks that a user names, and nothing is fetched: weights come
-from a local file, or with a network of transformers from the folder that holds it.
+timm, torchvision and transformers are only asked for networks that a user names, and nothing is downloaded: weights
+come from a local file or, for a network of transformers, from the folder that holds it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from fasten.sentences import are
 from fasten.suggest import nearest, one_line
 
-COLOURS = 3  # what published networks take; grey images are shown to them as colours
+COLOURS = 3  # channels that published networks take; grey images are repeated to as many
 
 
 class Foreign(nn.Module):
     """A network that someone else wrote, under its own names in `net`.
 
-    `plain`: it takes images as torch makes them and fails where their channels lie last in memory, as one with
+    `plain`: it needs images in torch's default memory layout and fails on channels last, as a network with
     `x.view(len(x), -1)` after a convolution does.
     """
 
@@ -42,12 +42,12 @@ class Foreign(nn.Module):
 
 
 def needs_plain_layout(net: nn.Module) -> bool:
-    """Whether a network, or one in it, must not have its channels last."""
+    """Whether a network, or one inside it, cannot be used with channels last."""
     return any(isinstance(module, Foreign) and module.plain for module in net.modules())
 
 
 def _pooled(output: Any) -> Tensor:
-    """(B, D) of what a network returns: features, a map of them, or what networks of transformers give."""
+    """Features (B, D) from what a network returns: features, a map of them, or an output of transformers."""
     if not isinstance(output, Tensor):
         pooled, states = (getattr(output, name, None) for name in ("pooler_output", "last_hidden_state"))
         if pooled is None and isinstance(states, Tensor) and states.ndim == 3:
@@ -60,7 +60,7 @@ def _pooled(output: Any) -> Tensor:
 
 
 def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Module:
-    """A network that says how many features it returns, which is seen by showing it two empty examples."""
+    """The network, with the number of features it returns in `num_features`: found by showing it two empty examples."""
     example = "×".join(map(str, shape))
     like = next(net.parameters(), torch.zeros(()))
     training = net.training
@@ -68,7 +68,7 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
     try:
         with torch.no_grad():
             output = _pooled(net(torch.zeros(2, *shape, dtype=like.dtype, device=like.device)))
-    except Exception as error:  # whatever a network raises on what it cannot take
+    except Exception as error:  # whatever a network raises on examples that it cannot take
         reason = one_line(error, 200).rstrip(".")
         cure = "give images of its size with --size" if len(shape) > 1 else "it may be one for images"
         raise ValueError(f"{name} does not take examples of {example} ({reason}); {cure}") from error
@@ -76,7 +76,7 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
         net.train(training)
     if output.ndim != 2 or len(output) != 2:
         found = "×".join(map(str, output.shape))
-        raise ValueError(f"{name} makes {found} of two examples of {example}; it must return (batch, features)")
+        raise ValueError(f"{name} returns {found} for two examples of {example}; it must return (batch, features)")
     plain = len(shape) == 3 and not _takes_channels_last(net, shape)
     if getattr(net, "num_features", None) == output.shape[1] and not isinstance(net, Foreign) and not plain:
         return net
@@ -86,7 +86,7 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
 
 
 def _takes_channels_last(net: nn.Module, shape: tuple[int, ...]) -> bool:
-    """By trying it, on a network that takes such examples otherwise; its weights end as they were."""
+    """Whether a network also takes such examples channels last. It is tried; the weights stay as they were."""
     like, training = next(net.parameters(), torch.zeros(())), net.training
     example = torch.zeros(2, *shape, dtype=like.dtype, device=like.device)
     last: Any = {"memory_format": torch.channels_last}
@@ -110,7 +110,7 @@ def build_foreign(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 
 def has_weights(name: str) -> bool:
-    """Does a network by this name come with weights? Only transformers' do, unless their folder holds none.
+    """Whether a network by this name comes with weights: only transformers' do, unless their folder holds none.
 
     >>> has_weights("timm:resnet18")
     False
@@ -141,7 +141,7 @@ def _torchvision(name: str) -> nn.Module:
 
 
 def _hf(name: str) -> nn.Module:
-    """From a folder, or from what the library has fetched before; code that comes with a network is not run."""
+    """A network from a folder, or from what the library has downloaded before; code that comes with it is not run."""
     transformers = _imported("transformers", "hf")
     name = os.path.expanduser(name)
     try:
@@ -150,14 +150,14 @@ def _hf(name: str) -> nn.Module:
     except Exception as error:  # whatever the library raises on a name or a folder that it does not know
         reason = one_line(error, 200)
         raise ValueError(
-            f"transformers cannot make 'hf:{name}' ({reason}); give a folder with its config.json and "
-            "model.safetensors, or fetch it first"
+            f"transformers cannot load 'hf:{name}' ({reason}); give a folder with its config.json and "
+            "model.safetensors, or download it first"
         ) from error
     if lacking:
-        raise ValueError(f"the weights in {name} lack {lacking[0]!r}; give those of its own network")
+        raise ValueError(f"the weights in {name} lack {lacking[0]!r}; give weights of the network in its config.json")
     if hasattr(getattr(net, "pooler", None), "dense"):
-        net.pooler = None  # one more layer, which files of classifiers lack
-    found: nn.Module = net.float()  # files may hold halves
+        net.pooler = None  # one more layer, which the files of classifiers lack
+    found: nn.Module = net.float()  # files may be in half precision
     return found
 
 
@@ -172,7 +172,7 @@ def _load_hf(transformers: Any, name: str) -> tuple[Any, list[str]]:
 
 @contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
-    """Without the library's bars and tables of what it loads: what matters of it is said in our own words."""
+    """Silence the library's progress bars and tables: our own messages say what matters."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -188,7 +188,7 @@ LIBRARIES: dict[str, Callable[[str], nn.Module]] = {"timm": _timm, "torchvision"
 
 
 def _is_bare(name: str) -> bool:
-    """A folder that describes a network and holds no weights."""
+    """Whether this is a folder that holds no weights."""
     folder = Path(name).expanduser()
     return folder.is_dir() and not any(folder.glob("*.safetensors"))
 
@@ -203,11 +203,11 @@ def _imported(library: str, extra: str) -> Any:
             ) from None
         reason = one_line(error, 200)
         raise ValueError(
-            f"the library {library} is there but cannot be used ({reason}); install one that fits torch"
+            f"the library {library} is installed but cannot be used ({reason}); install a version that fits torch"
         ) from error
 
 
 def _few(name: str, known: list[str]) -> str:
     """The nearest of many names."""
     answer = nearest(name, known)
-    return answer if answer.endswith("?") else f"{len(known)} {are(len(known))} known, none of them like it"
+    return answer if answer.endswith("?") else f"{len(known)} {are(len(known))} known, none of them similar"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Frozen(nn.Module):
-    """A network whose weights are buffers, so that nobody finds any to train; it stays in evaluation mode.
+    """A network whose weights are buffers, so that there are none to train; it stays in evaluation mode.
 
     >>> net = nn.Linear(3, 2)
     >>> net.num_features = 2

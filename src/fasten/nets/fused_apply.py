@@ -1,9 +1,9 @@
-"""Batch norm by its running statistics, the residual sum and ReLU, in one kernel: how a trained network is evaluated.
+"""Batch norm by its running statistics, the residual sum and ReLU, in one kernel, for evaluating a trained network.
 
     y = relu(weight · (x − mean) / sqrt(var + eps) + bias + residual)
 
-As in `fused_norm.py` a channels-last batch is a matrix, a row per pixel. Whole-tensor reads and writes: 2 (3 with a
-residual), where torch's own kernels take 4 (7).
+As in `fused_norm.py`, a channels-last batch is a matrix with a row per pixel. Whole-tensor reads and writes: 2 (3 with
+a residual); torch's own kernels take 4 (7).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _kernel: Any = triton.jit(_apply) if AVAILABLE else None
 def apply_act(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, residual: Tensor | None, relu: bool
 ) -> Tensor:
-    """For inputs that `fused_norm.usable` takes, where no gradient is asked for; a residual is like x."""
+    """For inputs that `fused_norm.usable` accepts, if no gradient is needed; a residual is like x."""
     y, rows = torch.empty_like(x, memory_format=torch.channels_last), x.numel() // x.shape[1]
     added = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(x.shape[1], CHANNELS))

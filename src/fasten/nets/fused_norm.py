@@ -1,4 +1,4 @@
-"""Batch norm with statistics per part of a batch, the residual sum and ReLU, in two kernels each way.
+"""Batch norm with statistics per part of a batch, the residual sum and ReLU, in two kernels per direction.
 
 A channels-last batch is a matrix: one row per pixel, one column per channel; a part is a range of its rows. Forward:
 
@@ -10,13 +10,13 @@ Backward, with x̂ = (x − mean) · rstd, dz = dy where y > 0, and means over t
     dx = weight · rstd · (dz − mean(dz) − x̂ · mean(dz · x̂))        dresidual = dz
     dweight = Σ dz · x̂,   dbias = Σ dz                              over all rows
 
-where dy may come in two parts, of y's use in a convolution and of that as the next residual.
+where dy may come in two parts: from y's use in a convolution, and from its use as the next residual.
 
 Forward mode, with tangents t of the inputs, where y > 0 (else zero):
 
     ty = weight · rstd · (tx − mean(tx) − x̂ · mean(tx · x̂)) + tweight · x̂ + tbias + tresidual
 
-Each way the first kernel reduces tiles of rows; the second merges the tiles of a part and writes the result.
+In each direction the first kernel reduces tiles of rows; the second merges the tiles of a part and writes the result.
 Whole-tensor reads and writes: 3 forward (4 with a residual), 5 backward (7, and one more for dy in two parts), 5 for
 tangents (7). No atomics: the same bits every time.
 """
@@ -40,25 +40,25 @@ if AVAILABLE:
 # 256 programs in all, two per multiprocessor of an H200. Before its rows, a program of a second kernel reads 8 bytes
 # per channel and tile of its part: with two parts of 100 images, 8% of the bytes that follow, in every layer of a
 # ResNet; four times that with twice the programs or twice the channels. A third launch, to merge once, would idle
-# longer. These numbers do not follow the device, so that sums come in the same order everywhere.
+# longer. These numbers do not depend on the device, so sums are taken in the same order everywhere.
 PROGRAMS, CHANNELS = 256, 32
-MOST_PARTS = 3  # of a batch, whose sizes the kernels take
+MOST_PARTS = 3  # of a batch: the kernels take as many sizes
 TILES, MIN_TILE_ROWS = 128, 32  # most tiles of a part, as many as rows in a chunk (one layout); fewest rows of a tile
 CHUNK_BYTES = 8192  # of each tensor at a time
-# How deep the pipeline, without which each load is waited for, and how many warps. Where a part has few tiles, it is
-# waiting that takes the time: for the tiles to be merged, and for each other.
+# The depth of the pipeline (without one, each load is waited for) and the number of warps. If a part has few tiles,
+# most time is spent waiting: for the tiles to be merged, and for each other.
 STAGES, WARPS = 4, 8
 FEW_TILES, FEW_STAGES, FEW_WARPS = 32, 3, 4
 
 
 def _kernel(body: Callable[..., Any]) -> Any:
-    """Compiled once for all sizes: of the integers only C, a multiple of 16, tells the compiler of alignment."""
+    """A kernel compiled once for all sizes: only C, a multiple of 16, tells the compiler about alignment."""
     return triton.jit(body, do_not_specialize=["rows0", "rows1", "rows2", "tile_rows"]) if AVAILABLE else body
 
 
 @_kernel
 def _tile(part, tile, rows0, rows1, rows2, tile_rows):  # type: ignore[no-untyped-def]
-    """A tile's first row in the batch, its number of rows (none beyond the end of a shorter part), and the part's."""
+    """A tile's first row in the batch, its number of rows (0 past the end of a shorter part), and its part's number."""
     first = tl.where(part == 0, 0, tl.where(part == 1, rows0, rows0 + rows1))
     rows = tl.where(part == 0, rows0, tl.where(part == 1, rows1, rows2))
     return (first + tile * tile_rows).to(tl.int64), tl.minimum(rows - tile * tile_rows, tile_rows), rows
@@ -93,7 +93,7 @@ def _merge_sums(a, b, start, rows, tile_rows, c, C, TILES: tl.constexpr):  # typ
 def _moments(  # type: ignore[no-untyped-def]
     x, mean, m2, rows0, rows1, rows2, tile_rows, C, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Mean and sum of squared deviations of each tile, about its first row: one pass, and nothing cancels."""
+    """Mean and sum of squared deviations of each tile, relative to its first row: one pass, without cancellation."""
     tile, part = tl.program_id(1), tl.program_id(2)
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     row, count, _ = _tile(part, tile, rows0, rows1, rows2, tile_rows)
@@ -120,10 +120,10 @@ def _normalize(  # type: ignore[no-untyped-def]
     rows0, rows1, rows2, tile_rows, C, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """The output; in the first programs, which have no rows, the statistics of all parts, in their order."""
+    """Write the output; the first programs, which have no rows, write the statistics of all parts, in their order."""
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     tiles, parts = tl.num_programs(1) - 1, tl.num_programs(2)
-    # From the end: what the kernel before read last is what the cache still holds.
+    # From the end: the cache still holds what the previous kernel read last.
     tile, part = tiles - tl.program_id(1), parts - 1 - tl.program_id(2)
     if tile < tiles:
         row, count, rows = _tile(part, tile, rows0, rows1, rows2, tile_rows)
@@ -159,7 +159,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWICE: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Σ dz and Σ dz · (x − mean) of each tile; `TWICE` if dy comes in two parts. After a residual, and of two parts, dz
+    """Σ dz and Σ dz · (x − mean) of each tile; `TWICE` if dy comes in two parts. With a residual or two parts, dz
     is written, and the next kernel reads neither dy nor y. Without a residual the sign of y follows from x, and y is
     never read."""
     tile, part = tl.program_id(1), tl.program_id(2)
@@ -194,7 +194,7 @@ def _gradient(  # type: ignore[no-untyped-def]
     dz, x, dx, weight, bias, mean, rstd, tile_dz, tile_dzx, dweight, dbias, rows0, rows1, rows2, tile_rows, C,
     MASKED: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x, `MASKED` if dz is still dy; in the first programs, those of weight and bias, of all parts."""
+    """Write the gradient of x (`MASKED` if dz is still dy); the first programs write those of weight and bias."""
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     tiles, parts = tl.num_programs(1) - 1, tl.num_programs(2)
     tile, part = tiles - tl.program_id(1), parts - 1 - tl.program_id(2)
@@ -232,7 +232,7 @@ def _tangent(  # type: ignore[no-untyped-def]
     rows0, rows1, rows2, tile_rows, C, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """The tangent of the output; as in the way back, y is read only after a residual."""
+    """The tangent of the output; as in the backward pass, y is read only after a residual."""
     c = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     tiles, parts = tl.num_programs(1), tl.num_programs(2)
     tile, part = tiles - 1 - tl.program_id(1), parts - 1 - tl.program_id(2)
@@ -261,7 +261,7 @@ def _tangent(  # type: ignore[no-untyped-def]
 
 
 class _Plan:
-    """How to cut a batch: the grids of first and second kernels, and the numbers that all of them take."""
+    """How to cut a batch: the grids of first and second kernels, and the numbers that all kernels take."""
 
     def __init__(self, x: Tensor, parts: tuple[int, ...]) -> None:
         rows = [size * x.shape[2] * x.shape[3] for size in parts]
@@ -297,7 +297,7 @@ class _NormAct(torch.autograd.Function):
         saved = (x, weight, bias, mean, rstd, y if relu and residual is not None else None)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(*saved)
-        else:  # this would hold y for ever where a graph holds the rest
+        else:  # if a gradient is needed, this would keep y alive for ever
             ctx.save_for_forward(*saved)
         ctx.plan, ctx.relu, ctx.residual = plan, relu, residual is not None
         ctx.set_materialize_grads(False)
@@ -309,7 +309,7 @@ class _NormAct(torch.autograd.Function):
         (x, weight, bias, mean, rstd, y), plan = ctx.saved_tensors, ctx.plan
         dy, *more = [dy.contiguous(memory_format=torch.channels_last) for dy in grads if dy is not None]
         dx = torch.empty_like(x, memory_format=torch.channels_last)
-        masked = ctx.relu and y is None and not more  # dz is still to be made of dy
+        masked = ctx.relu and y is None and not more  # dz is still to be computed from dy
         dz = dy if y is None and not more else torch.empty_like(dx)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         tile_dz, tile_dzx = x.new_empty(plan.buffers, dtype=torch.float32)
@@ -344,7 +344,7 @@ class _NormAct(torch.autograd.Function):
 
 
 def usable(x: Tensor) -> bool:
-    """Whether to use `norm_act` for this input: activations in half precision, as a network trains on a GPU.
+    """Whether to use `norm_act` for this input: half-precision activations on a GPU, as in training there.
 
     >>> usable(torch.zeros(2, 16, 4, 4))
     False
@@ -359,8 +359,8 @@ def norm_act(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Batch norm in training mode with statistics per part, plus `residual`, then ReLU; moves the running statistics.
 
-    `parts`: the sizes of 1 to 3 consecutive slices of the batch. The output is given twice, in the same memory, for two
-    uses of it: their gradients are added in passing, where autograd would take three more passes over memory.
+    `parts`: the sizes of 1 to 3 consecutive slices of the batch. The output is returned twice, in the same memory, for
+    its two uses: their gradients are added in passing; autograd would take three more passes over memory.
     Differentiable once, backward or forward. The first call for a kind of input compiles its kernels: make it before a
     CUDA graph is captured.
     """

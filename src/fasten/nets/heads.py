@@ -1,7 +1,7 @@
 """A feature extractor with one linear classifier, or two.
 
-The backbone is any module with an integer `num_features` that maps a batch, be it of tokens or a dictionary, to
-(B, num_features). It may run in a lower precision; logits are always in the heads' own.
+The backbone is any module with an integer `num_features` that maps a batch (a tensor of any type, or a dictionary) to
+(B, num_features). It may run in a lower precision; logits always have the precision of the heads.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Heads(nn.Module):
         features = self.features(x)
         heads = [self.get_submodule(name) for name in self.names]
         linear = [head for head in heads if type(head) is nn.Linear and head.bias is not None]
-        if len(linear) == 1 or len(linear) < len(heads):  # somebody may have put others in their place
+        if len(linear) == 1 or len(linear) < len(heads):  # a user may have replaced some
             return tuple(head(features) for head in heads)
         weight, bias = (torch.cat(each) for each in zip(*((head.weight, head.bias) for head in linear), strict=True))
-        return torch.chunk(F.linear(features, weight, bias), len(linear), 1)  # one product for all
+        return torch.chunk(F.linear(features, weight, bias), len(linear), 1)  # one matrix product for all
 
     def features(self, x: Tensor) -> Tensor:
         """What the classifiers see, (B, num_features)."""
         trains = self.parts.overlap and torch.is_grad_enabled()
         together = one_pass(self.backbone, self.parts) if trains else nullcontext()
-        like = next(self.get_submodule(self.names[0]).parameters(), x)  # a batch may hold no such numbers
+        like = next(self.get_submodule(self.names[0]).parameters(), x)  # x may be integers, or a dictionary
         with torch.autocast(like.device.type, dtype=self.precision, enabled=self.precision is not None), together:
             features: Tensor = self.backbone(x)
         return features.to(like.dtype)

@@ -1,10 +1,10 @@
-"""How batch norm sees several batches that go through a network together.
+"""How batch norm treats several batches that go through a network together.
 
 `two-pass` calls the network once per batch. `split` calls it once for all, with statistics per batch: the same
 outputs, gradients and running statistics, in fewer and larger kernels. `joint` mixes the statistics: another algorithm.
 
-Where the rows of two batches lie mixed in one, as many of each as it happens, `Parts.group` says which row belongs
-where: again what a pass per group would give, but with fixed shapes.
+If the rows of two batches are mixed in one, in any proportion, `Parts.group` says which row belongs to which: the
+result is that of one pass per group, but with fixed shapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fasten.nets import fused_norm
 from fasten.nets.fused_apply import apply_act
 from fasten.ranks import total, world
 
-# One tensor for two uses. Where our kernels made it, they also add the two gradients, in passing.
+# One tensor for two uses. If our kernels made it, they also add its two gradients, in passing.
 Twice = tuple[Tensor, Tensor]
 
 
@@ -32,16 +32,16 @@ class Parts:
     def __init__(self) -> None:
         self.sizes: tuple[int, ...] = ()
         self.fused = False
-        self.overlap = False  # weight gradients of convolutions beside the rest
+        self.overlap = False  # weight gradients of convolutions in parallel with the rest
         self.low: Mapping[Tensor, Tensor] = {}  # the weights of a pass's convolutions in its precision
-        self.passed: list[Tensor] | None = None  # counters of batches to move at the end of a pass; None: at once
+        self.passed: list[Tensor] | None = None  # counters of batches to increase at the end of a pass; None: at once
         self.virtual = False  # passes that leave the running statistics alone
         self.synced = False  # statistics over all ranks, not over each one's rows
-        self.group: Tensor | None = None  # (B, G) 1 or 0: whose statistics a row takes part in; none for filling
+        self.group: Tensor | None = None  # (B, G) 1 or 0: which group a row belongs to; filling to none
 
     @contextmanager
     def using(self, **values: Any) -> Iterator[None]:
-        """Other values for a while: `with parts.using(virtual=True, fused=False):`."""
+        """Set other values for a while: `with parts.using(virtual=True, fused=False):`."""
         before = vars(self).copy()
         vars(self).update(values)
         try:
@@ -57,7 +57,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
     after: tuple[str, ...] = ()  # children that its output goes through: timm's batch norms end in an activation
 
     def _check_input_dim(self, input: Tensor) -> None:
-        pass  # the layer that this one took the place of accepted any of these shapes; so does F.batch_norm
+        pass  # the layer that this one replaced accepted any of these shapes; so does F.batch_norm
 
     def forward(self, x: Tensor) -> Tensor:
         y = self._normalised(x)
@@ -88,7 +88,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return self.parts.synced and world() > 1
 
     def _grouped(self, x: Tensor, group: Tensor) -> Tensor:
-        """Each row by the statistics of its group; rows of no group by the mean of them, so that they stay in range.
+        """Normalise each row by its group's statistics; rows of no group by the mean of all, to stay in range.
 
         No matrix products: under autocast they would round the statistics.
         """
@@ -118,7 +118,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _follow(self, means: Tensor, variances: Tensor, counts: Tensor) -> None:
         """Move the running statistics towards each group's in turn; a group without rows moves nothing.
 
-        Nor does a single value move the variance, which it has none of: torch's own layer refuses it.
+        A single value does not move the variance either, since it has none; torch's own layer raises an error.
         """
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
@@ -166,7 +166,7 @@ class PartedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Twice:
-    """relu(norm(x) + residual), in fewer passes over memory where the kernels for it can be used."""
+    """relu(norm(x) + residual), in fewer passes over memory if the kernels for it can be used."""
     if isinstance(norm, PartedBatchNorm) and norm.can_fuse(x):
         return norm.fused(x, residual, relu=True)
     if isinstance(norm, PartedBatchNorm) and norm.can_apply(x):
@@ -178,7 +178,7 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Twi
 
 
 def statistics(net: nn.Module) -> list[Tensor]:
-    """The running means and variances of the batch norms of a network that move in training."""
+    """The running means and variances of a network's batch norms, as far as training moves them."""
     norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
     return [t for m in norms for t in (m.running_mean, m.running_var) if t is not None]
 
@@ -199,14 +199,14 @@ def share_parts(net: nn.Module, parts: Parts | None = None) -> Parts:
 
 
 def _what_follows(name: str, norm: nn.Module) -> tuple[str, ...]:
-    """What a batch norm does after normalising: nothing, or as timm's; another kind would lose what it does."""
+    """The children that a batch norm applies after normalising: none, or timm's; other kinds are refused."""
     if type(norm).forward is nn.modules.batchnorm._BatchNorm.forward:
         return ()
     children = tuple(child for child, _ in norm.named_children())
     if children != ("drop", "act"):
         raise ValueError(
-            f"the network's {name!r} is a batch norm of a kind of its own, {type(norm).__name__}; use torch's, and put "
-            "what comes after it into a layer of its own"
+            f"the network's {name!r} is a custom batch norm, {type(norm).__name__}; use torch's, and put what comes "
+            "after it into a separate layer"
         )
     return children
 

@@ -1,9 +1,9 @@
-"""Convolutions whose weight gradients are computed beside the rest of the way back, on a stream of their own.
+"""Convolutions whose weight gradients are computed in parallel with the rest of the backward pass, on their own stream.
 
-The layers before a convolution wait for the gradient of its input; nobody needs that of its weights before the step. In
-the small layers of a residual network neither fills a GPU, and batch norm between them waits for memory. The engine,
-or whoever asks for gradients, has to `join` before it uses them. Where weights are used again, autograd adds up their
-gradients on its own: it finds the first ready by then, and the others are computed in line.
+The layers before a convolution wait for the gradient of its input; that of its weights is not needed before the step.
+In the small layers of a residual network neither fills a GPU, and the batch norms between them wait for memory. Whoever
+asks for gradients has to `join` before using them, as `gradients` does. If weights are used more than once, autograd
+adds up their gradients on its own: the first is ready by then, and the others are computed in line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fasten.nets.norm import Parts
 _sides: dict[torch.device, torch.cuda.Stream] = {}
 _found: set[Tensor] = set()  # weights whose gradients have been computed, or are under way
 
-_alone = threading.Lock()  # one way back at a time: autograd's own threads do not tell for whom they work
+_alone = threading.Lock()  # one backward pass at a time: autograd's threads do not say for whom they work
 
 
 def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
@@ -39,14 +39,14 @@ def gradients(loss: Tensor, weights: Sequence[Tensor], **options: Any) -> tuple[
 
 
 def join() -> None:
-    """Let what follows wait for weight gradients that are under way."""
+    """Make what follows wait for weight gradients that are still being computed."""
     for device in {weight.device for weight in _found} & _sides.keys():
         torch.cuda.current_stream(device).wait_stream(_sides[device])
 
 
 @contextmanager
 def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
-    """Work on the side stream, after what is on the present one so far."""
+    """Work on the side stream, after what is on the current one so far."""
     if device.type != "cuda":
         yield
         return
@@ -57,7 +57,7 @@ def _beside(device: torch.device, *used: Tensor) -> Iterator[None]:
     with torch.cuda.stream(side):
         yield
     for tensor in used:
-        tensor.record_stream(side)  # their memory is not to be used again before the side stream is done
+        tensor.record_stream(side)  # their memory must not be reused before the side stream is done
 
 
 class _Convolve(torch.autograd.Function):
@@ -80,7 +80,7 @@ class _Convolve(torch.autograd.Function):
 
         if ctx.weight in _found:
             join()
-        alone = ctx.weight not in _found and not small_kernel(ctx.weight)  # such a one may have a gradient in line, too
+        alone = ctx.weight not in _found and not small_kernel(ctx.weight)  # a small one may have a gradient in line
         with _beside(x.device, dy, x, low) if alone else nullcontext():
             dweight = wanted([False, True, False])[1].to(ctx.weight.dtype)
         _found.add(ctx.weight)
@@ -106,9 +106,9 @@ class OverlappedConv2d(nn.Conv2d):
 
 @contextmanager
 def one_pass(net: nn.Module, parts: Parts) -> Iterator[None]:
-    """Around a pass that is trained: what every layer needs is done for all of them at once, in a few kernels.
+    """Around a training pass: do what every layer needs for all of them at once, in a few kernels.
 
-    That is to bring the weights to the precision of autocast, and to count the batches.
+    That is to cast the weights to the precision of autocast, and to count the batches.
     """
     layers = [m for m in net.modules() if isinstance(m, OverlappedConv2d)]
     weights = list({m.weight: None for m in layers if m.weight.requires_grad})  # each once, though layers may share it
@@ -125,7 +125,7 @@ def one_pass(net: nn.Module, parts: Parts) -> Iterator[None]:
 
 
 def overlap_convolutions(net: nn.Module, parts: Parts) -> None:
-    """Turn plain convolutions into such, in place; names and weights stay. They do nothing new until `parts` say so."""
+    """Turn plain convolutions into overlapped ones, in place; names and weights stay. `parts` switches the overlap."""
     for module in net.modules():
         plain = type(module) is nn.Conv2d and module.bias is None and module.padding_mode == "zeros"
         if plain and isinstance(module.padding, tuple):

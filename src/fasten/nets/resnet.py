@@ -96,4 +96,4 @@ class ResNet(nn.Module):
             features = pooled, pooled
         for number in range(1, self.num_stages + 1):
             features = self.get_submodule(f"layer{number}")(features)
-        return features[0].permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # whose gradient comes channels last
+        return features[0].permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # its gradient comes channels last

@@ -1,4 +1,4 @@
-"""Small networks: seconds of training on a CPU."""
+"""Small networks that train in seconds on a CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class SmallCNN(nn.Module):
-    """Three 3×3 convolutions with batch norm, a pooling before the third, and the mean over what is left."""
+    """Three 3×3 convolutions with batch norm, max-pooling before the third, and the mean over the remaining pixels."""
 
     def __init__(self, channels: int, width: int = 16) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class SmallCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = self.layers(x)
-        return features.permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # whose gradient comes channels last
+        return features.permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # its gradient comes channels last
 
 
 def _convolution(inputs: int, outputs: int) -> list[nn.Module]:

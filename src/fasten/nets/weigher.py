@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Weigher(nn.Module):
-    """V(loss) in (0, 1), each row for itself: one hidden layer of a hundred units, 301 parameters.
+    """V(loss) in (0, 1), row by row: one hidden layer of a hundred units, 301 parameters.
 
     >>> Weigher()(torch.tensor([0.1, 2.0])).shape
     torch.Size([2])

@@ -1,4 +1,4 @@
-"""Weights that a network starts from, from a file that someone else made."""
+"""The weights that a network starts from, read from a file that someone else made."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from fasten.nets.foreign import Foreign
 
-CLASSIFIERS = ("fc.", "classifier.", "head.", "heads.")  # what people call it; our heads are new
-COUNTERS = "num_batches_tracked"  # of batch norms, for which we have no use, and which old files lack
+CLASSIFIERS = ("fc.", "classifier.", "head.", "heads.")  # what libraries call theirs; our heads start anew
+COUNTERS = "num_batches_tracked"  # of batch norms: we have no use for them, and old files lack them
 
 
 def load_weights(backbone: nn.Module, net: str, path: Path) -> None:
-    """Fill a backbone, known as `net`, from a .safetensors file; what the file holds of a classifier is left out.
+    """Load a .safetensors file into a backbone, which messages call `net`; a classifier in the file is left out.
 
-    Names are those of the network's own library, and torchvision's for our residual networks.
+    Names are those of the network's own library, or torchvision's for our residual networks.
     """
     target = backbone.net if isinstance(backbone, Foreign) else backbone
     wanted = target.state_dict()
@@ -28,29 +28,29 @@ def load_weights(backbone: nn.Module, net: str, path: Path) -> None:
             (close,) = get_close_matches(name, wanted, n=1, cutoff=0)
             raise ValueError(
                 f"{path} holds {name!r}, which {net} does not have (the nearest is {close!r}); give the weights of "
-                f"{net}, under {net.partition(':')[0] if ':' in net else 'torchvision'}'s names"
+                f"{net}, with {net.partition(':')[0] if ':' in net else 'torchvision'}'s names"
             )
     for name, tensor in wanted.items():
         if name not in found and not name.endswith(COUNTERS):
             raise ValueError(f"{path} lacks {name!r}; give the weights of {net}")
         if name in found and found[name].shape != tensor.shape:
             theirs, ours = ("×".join(map(str, t.shape)) for t in (found[name], tensor))
-            raise ValueError(f"{path} holds {name!r} of {theirs}, and {net} has {ours}; give the weights of {net}")
+            raise ValueError(f"{path} holds {name!r} of {theirs}, but {net} has {ours}; give the weights of {net}")
     target.load_state_dict(found, strict=False)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         raise ValueError(
-            f"weights are read from a .safetensors file, got {path}; docs/clothing1m.md has the lines that make one "
-            "of torchvision's"
+            f"weights are read from a .safetensors file, got {path}; docs/clothing1m.md shows how to make one from "
+            "torchvision's"
         )
     if not path.is_file():
         raise ValueError(
-            f"the weights {path} are {'no file' if path.exists() else 'not there'}; give --set weights=FILE"
+            f"the weights {path} are {'not a file' if path.exists() else 'not there'}; give --set weights=FILE"
         )
     try:
         weights: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged, or no .safetensors file ({error}); make it again") from None
+        raise ValueError(f"{path} is damaged or not a .safetensors file ({error}); make it again") from None
     return weights

@@ -1,6 +1,6 @@
-"""Anchors: the rows that a network of noisy labels is surest of, and the T that can be read off from them.
+"""Anchors: the rows that a network trained on noisy labels is surest of, and the T that they give.
 
-Where a row is surely of class i, what such a network says of it is row i of T. N is the number of classes.
+If a row certainly belongs to class i, such a network's prediction for it is row i of T. N is the number of classes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Filter = Literal["column", "table"]
 def anchor_rows(probs: Tensor, percentile: float | None = 97.0, filter: Filter = "column") -> Tensor:
     """The probabilities of each class's anchor, the row with its highest probability: (n, N) -> (N, N).
 
-    Rows at or above the percentile (the next value of the column, not one between two) are outliers and are left out;
-    100 or None leaves all in. With `filter="table"` what one class leaves out is zero for the classes after it.
+    Rows at or above the percentile (the next higher value of the column, not interpolated) are outliers and are left
+    out; 100 or None keeps all. With `filter="table"`, what one class leaves out is zero for the classes after it.
 
     >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
     >>> anchor_rows(probs, None)

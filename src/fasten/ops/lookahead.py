@@ -5,9 +5,9 @@ With weights θ, meta variables ω, an inner loss L_in(θ, ω) on noisy rows and
     θ′(ω) = θ − α ∇_θ L_in(θ, ω)          wanted: ∂ L_meta(θ′(ω)) / ∂ω
 
 Two routes, equal up to rounding. `graph` keeps the graph of the inner gradient and differentiates twice. `tangent` has
-no second-order graph: with v = ∇L_meta(θ′) the wanted gradient is −α ∇_ω ⟨∇_θ L_in, v⟩, and ⟨∇_θ L_in, v⟩ is how fast
-L_in changes along v. That takes the logits z and their tangent ż = (∂z/∂θ) v, from one forward-mode pass; what is left
-of ω's part in it is the small loss on top of z.
+no second-order graph: with v = ∇L_meta(θ′) the wanted gradient is −α ∇_ω ⟨∇_θ L_in, v⟩, and ⟨∇_θ L_in, v⟩ is the rate
+at which L_in changes along v. It takes the logits z and their tangent ż = (∂z/∂θ) v, from one forward-mode pass; with
+these as constants, ω only enters through the small loss on top of z.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Outputs = Sequence[tuple[Tensor, ...]]  # of each batch, what the network return
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a look-ahead gives to the step that takes it."""
+    """The result of a look-ahead."""
 
-    outputs: Outputs  # of the real pass at θ, with its graph: good for the loss of the real step as well
-    grads: Sequence[Tensor]  # ∇_θ L_in, this rank's part of it; empty where nothing moves
+    outputs: Outputs  # of the real pass at θ, with its graph: also usable for the loss of the real step
+    grads: Sequence[Tensor]  # ∇_θ L_in, this rank's part of it; may be empty if nothing moves
     loss: Tensor  # L_meta(θ′), differentiable with respect to ω and to nothing else that matters
 
 
-@sdpa_kernel(SDPBackend.MATH)  # the fast ways to attention have neither tangents nor second derivatives
+@sdpa_kernel(SDPBackend.MATH)  # the fast attention kernels have neither tangents nor second derivatives
 def look_ahead(
     net: Heads,
     batches: list[Tensor],
@@ -53,17 +53,18 @@ def look_ahead(
     moves: bool = True,
     route: Route = "tangent",
 ) -> Ahead:
-    """Step ahead along the gradient of `inner(outputs of batches)` and look at the clean rows from there.
+    """Take a virtual step along the gradient of `inner(outputs of batches)` and compute the clean rows' loss there.
 
-    Meta variables enter `inner` through the first of the batches alone. `start`: where the step starts, if not at θ
-    (a momentum's share of it, say). `moves=False`: `inner` is zero now, only its derivative is not, so θ′ = θ. Only
-    the pass at θ moves batch-norm statistics; the virtual ones leave the network as it was, bit for bit.
+    Meta variables may enter `inner` through the first of the batches only. `start`: where the step starts, if not at θ
+    (for example, at the point that momentum alone reaches). `moves=False`: `inner` is zero but its derivative is not,
+    so θ′ = θ. Only the pass at θ moves batch-norm statistics; the virtual ones leave the network as it was, bit for
+    bit.
     """
     names, weights = zip(
         *((name, weight) for name, weight in net.named_parameters() if weight.requires_grad), strict=True
     )
     twice = route == "graph"
-    once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated once only
+    once = {"fused": False, "overlap": False} if twice else {}  # those kernels can be differentiated only once
     spare = {"allow_unused": True, "materialize_grads": True}  # networks may have weights that they do not use
     with net.parts.using(**once):
         outputs = net.each(batches, "split")
@@ -112,7 +113,7 @@ def _tangents(
 ) -> list[Tensor | None]:
     """How the outputs for `x` change as the weights move along a direction: (∂ outputs / ∂θ) · along.
 
-    None where they do not, as the features of a network that is frozen.
+    None for outputs that do not change, such as the features of a frozen network.
     """
     with forward_ad.dual_level(), net.parts.using(virtual=True):
         dual: dict[str, Any] = {}

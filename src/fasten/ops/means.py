@@ -1,4 +1,4 @@
-"""Means over the rows of a batch that count, and the loss that most methods have somewhere."""
+"""Means over the rows of a batch that count, and the loss that most methods use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fasten.ranks import total, world
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Σ w v / Σ w, and 0 where no row counts; of a rank's share of a batch, its part of the whole batch's mean.
+    """Σ w v / Σ w, or 0 if no row counts; for a rank's share of a batch, its part of the whole batch's mean.
 
     >>> import torch
     >>> weighted_mean(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([1.0, 1.0, 0.0]))
@@ -25,11 +25,11 @@ def plain_loss(logits: Tensor, rows: Examples) -> Tensor:
 
 
 def unevenness(p: Tensor, weight: Tensor) -> Tensor:
-    """How far the mean prediction of a batch is from an even one, Σ 1/N log (1/N / mean): of a rank, its part of that.
+    """How far a batch's mean prediction is from uniform, Σ 1/N log (1/N / mean); on several ranks, this one's part.
 
     >>> import torch
     >>> unevenness(torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.ones(2)).abs() < 1e-6
     tensor(True)
     """
     mean = total((weight[:, None] * p).sum(0)) / total(weight.sum()).clamp(min=1)
-    return -(p.shape[1] * mean).log().mean() / world()  # all ranks know the same mean
+    return -(p.shape[1] * mean).log().mean() / world()  # all ranks have the same mean

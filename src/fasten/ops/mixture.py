@@ -1,4 +1,4 @@
-"""Two groups among numbers, by a mixture of two normal distributions, and rows divided by it."""
+"""Two groups among numbers, found by a mixture of two normal distributions, and rows divided by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ITERATIONS, TOLERANCE, FLOOR = 10, 1e-2, 5e-4  # at most; of the mean log-likeli
 
 @torch.no_grad()
 def lower_group(values: Tensor) -> Tensor:
-    """How probably each of the numbers (n,) is of the group with the lower mean: on the host, in float64.
+    """The probability that each of the numbers (n,) is in the group with the lower mean; on the host, in float64.
 
     >>> lower_group(torch.tensor([0.0, 0.2, 0.2, 1.8, 2.0])).round().tolist()
     [1.0, 1.0, 1.0, 0.0, 0.0]
@@ -31,7 +31,7 @@ def lower_group(values: Tensor) -> Tensor:
 
 
 def divided(probability: Tensor, threshold: float, least: int) -> tuple[Tensor, Tensor]:
-    """Which rows are more probable than `threshold` and which are not, (n,) each; at least so many of either.
+    """Which rows are more probable than `threshold` and which are not, (n,) each, with at least `least` of either.
 
     >>> divided(torch.tensor([0.9, 0.1, 0.8]), 0.5, least=1), divided(torch.tensor([0.9, 0.6]), 0.5, least=1)
     ((tensor([ True, False,  True]), tensor([False,  True, False])), (tensor([ True, False]), tensor([False,  True])))
@@ -44,11 +44,11 @@ def divided(probability: Tensor, threshold: float, least: int) -> tuple[Tensor, 
 
 
 def _two_means(x: Tensor) -> Tensor:
-    """The best split into two clusters, as 0 and 1: of sorted numbers, a cut, so that all of them can be tried."""
+    """The best split into two clusters, as 0 and 1: in sorted numbers it is a cut, so all of them can be tried."""
     ordered = x.sort().values
     left = torch.arange(1, len(x), dtype=x.dtype, device=x.device)
     sums, total = ordered.cumsum(0)[:-1], ordered.sum()
-    between = sums.square() / left + (total - sums).square() / (len(x) - left)  # the more, the less is left within
+    between = sums.square() / left + (total - sums).square() / (len(x) - left)  # the more, the less within
     cut = ordered[int(between.argmax())] if len(x) > 1 else ordered[0]
     return torch.stack([x <= cut, x > cut], 1).to(x.dtype)
 

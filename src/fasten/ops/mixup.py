@@ -1,4 +1,4 @@
-"""MixUp, every row of a batch mixed with another one in shares of a folded beta distribution, and targets for it."""
+"""MixUp: every row of a batch, and its target, mixed with another one in shares from a folded beta distribution."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def folded_beta(alpha: float) -> Tensor:
     >>> [round(table[i].item(), 4) for i in (0, 1024, 4096)]
     [0.5, 0.625, 1.0]
     """
-    # With l = sin² t the density is (sin t cos t)^(2 alpha − 1), which has no pole for alpha of 1/2 and more; steps
-    # are halfway between the ends, where those of a smaller alpha are.
+    # With l = sin² t the density is (sin t cos t)^(2 alpha − 1), which has no pole if alpha is at least 1/2. With a
+    # smaller alpha the poles are at the ends, so the density is taken in the middle of each step.
     step = np.pi / 4 / GRID
     t = np.pi / 4 + step * (np.arange(GRID) + 0.5)
     mass = np.concatenate([[0.0], np.cumsum(np.exp((2 * alpha - 1) * np.log(np.sin(2 * t))))])
@@ -31,7 +31,7 @@ def folded_beta(alpha: float) -> Tensor:
 
 
 def look_up(table: Tensor, u: Tensor) -> Tensor:
-    """The quantile at u in [0, 1), by straight lines between the table's.
+    """The quantile at u in [0, 1), by linear interpolation in the table.
 
     >>> look_up(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([0.25, 0.75]))
     tensor([0.5000, 2.0000])
@@ -42,10 +42,11 @@ def look_up(table: Tensor, u: Tensor) -> Tensor:
 
 
 def mix_up(tables: Sequence[Tensor], coins: Sequence[Tensor], quantiles: Tensor) -> list[Tensor]:
-    """Each row of the tables (examples, targets) mixed with another one, the same for all tables.
+    """Mix each row of the tables (examples, targets) with another one, the same in all tables.
 
-    `coins` are those of the draws of two views, which the rows are one after the other: they shuffle the rows, and one
-    number more is looked up among `quantiles`, as of `folded_beta`: the share of a row itself, for the whole batch.
+    `coins` are those of draws of two views; the rows are the first draw's two views, then the next one's. They shuffle
+    the rows, and one more number from them, looked up in `quantiles` (see `folded_beta`), is the share of the row
+    itself, the same for the whole batch.
     """
     order = torch.cat([view for coin in coins for view in coin[:, :2].T]).argsort()
     share = look_up(quantiles, coins[0][:1, 2])
@@ -53,12 +54,12 @@ def mix_up(tables: Sequence[Tensor], coins: Sequence[Tensor], quantiles: Tensor)
 
 
 def mean_prediction(net: Heads, views: list[Tensor]) -> Tensor:
-    """Over views of the same rows, each of which has batch-norm statistics of its own in training: (B, N)."""
+    """The mean over views of the same rows, (B, N); in training each view has its own batch-norm statistics."""
     return torch.stack([logits.softmax(1) for logits, *_ in net.each(views, "split")]).mean(0)
 
 
 def sharpened(p: Tensor, temperature: float) -> Tensor:
-    """p^(1 / temperature), rows summing to one again.
+    """p^(1 / temperature), normalised so that rows sum to one again.
 
     >>> sharpened(torch.tensor([[0.75, 0.25]]), 0.5)
     tensor([[0.9000, 0.1000]])

@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 def perturb_soft_labels(soft: Tensor, coin: Tensor, share: float) -> Tensor:
-    """Replace that share of the rows by a certain label, uniform over the classes: (B, N), (B, 2) -> (B, N).
+    """Replace that share of the rows by a one-hot label, uniform over the classes: (B, N), (B, 2) -> (B, N).
 
-    The first coin of a row says whether, the second which.
+    The first coin of a row decides whether it is replaced, the second by which class.
 
     >>> soft = torch.tensor([[0.2, 0.8], [0.3, 0.7]])
     >>> perturb_soft_labels(soft, torch.tensor([[0.9, 0.1], [0.1, 0.4]]), 0.5)

@@ -1,4 +1,4 @@
-"""Random draws that gradients go through, made of uniform numbers."""
+"""Random draws that gradients flow through, made from uniform numbers."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from fasten.ranks import gathered, rank, total
 
-GUARD = 1e-4  # of a row: 0.6 of 100 rows are 60, however it is rounded
+GUARD = 1e-4  # of a row: 0.6 of 100 rows are 60, despite rounding errors
 
 
 def smallest(losses: Tensor, weight: Tensor, share: Tensor) -> Tensor:
-    """1 for the rows of a batch, of all ranks, that have the smallest losses, else 0; filling has 0.
+    """1 for the rows with the smallest losses of a batch (over all ranks), otherwise 0; filling has 0.
 
-    As many as `share` of the rows that count, rounded down, but at least one.
+    Chosen are `share` of the rows that count, rounded down, but at least one.
 
     >>> smallest(torch.tensor([3.0, 1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor(0.67))
     tensor([0., 1., 0., 1.])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fasten.ranks import totals
 
-LOG_GUARD = 1e-7  # inside the log, as in the authors' code: bounds the loss at 16.1 where T forbids the label
+LOG_GUARD = 1e-7  # inside the log, as in FasTEN's code: bounds the loss at 16.1 if T rules out the label
 
 
 def estimate_transition(
@@ -18,8 +18,8 @@ def estimate_transition(
 ) -> Tensor:
     """Mean noisy-head probabilities of each true class, (B, N) and (B,) -> (N, N).
 
-    With `weight`, from 0 up, rows count that much. A class that is absent from the batch (or has only rows of weight 0)
-    gets the identity's row. `shared`: the rows are this rank's share of a batch, and T is the whole batch's.
+    With `weight` (not negative), rows count that much. A class that is absent from the batch (or has only rows of
+    weight 0) gets the identity's row. `shared`: the rows are this rank's share of a batch, and T is the whole batch's.
 
     >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.7, 0.3]]), torch.tensor([0, 0]), 2)
     tensor([[0.8000, 0.2000],
@@ -39,10 +39,10 @@ def estimate_transition(
 
 
 def set_apart(T: Tensor, known: Tensor) -> Tensor:
-    """T in which no known class, (N,) true where clean rows show one, is mistaken for one that is not known.
+    """T in which no known class (one with clean rows, true in `known`, (N,)) is mistaken for an unknown one.
 
-    Labels of a class that no clean row shows are kept, so they have to be that class: as long as others could explain
-    them, however rarely, the loss would never teach it.
+    Labels of a class without clean rows are kept, so they have to mean that class: as long as other classes could
+    explain them, however rarely, the loss would never teach it.
 
     >>> set_apart(torch.tensor([[0.6, 0.2, 0.2], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]]), torch.tensor([True, True, False]))
     tensor([[0.7500, 0.2500, 0.0000],
@@ -50,16 +50,17 @@ def set_apart(T: Tensor, known: Tensor) -> Tensor:
             [0.0000, 0.0000, 1.0000]])
     """
     foreign = known[:, None] > known
-    kept = T.masked_fill(foreign, 0) + LOG_GUARD * torch.eye(len(T), dtype=T.dtype, device=T.device)  # never nothing
+    kept = T.masked_fill(foreign, 0) + LOG_GUARD * torch.eye(len(T), dtype=T.dtype, device=T.device)  # no row is empty
     return torch.where(foreign.any(1, keepdim=True), kept / kept.sum(1, keepdim=True), T)
 
 
 def joint_of_heads(
     clean_probs: Tensor, noisy_probs: Tensor, weight: Tensor | None = None, *, shared: bool = False
 ) -> Tensor:
-    """How often the class is i and the label j, by what two heads say of the same rows: (B, N) each -> (N, N).
+    """How often the class is i and the label j, according to two heads on the same rows: (B, N) each -> (N, N).
 
-    The mean of p(i | x) p(j | x), which sums to one; its rows, each divided by its sum, are a T. `shared` as above.
+    The mean of p(i | x) p(j | x), which sums to one; its rows, each divided by its sum, make a T. `shared`: as in
+    `estimate_transition`.
 
     >>> joint_of_heads(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.2], [0.5, 0.5]]))
     tensor([[0.4000, 0.1000],
@@ -73,25 +74,25 @@ def joint_of_heads(
 
 
 def _not_zero(count: Tensor) -> Tensor:
-    """To divide a sum by that is 0 where the count is; weights may add up to less than 1."""
+    """The count, made safe to divide by: where it is 0, so is the sum. Weights may add up to less than 1."""
     return count.clamp(min=torch.finfo(count.dtype).tiny)
 
 
 def corrected_nll(probs: Tensor, T: Tensor, labels: Tensor, guard: float = LOG_GUARD) -> Tensor:
     """Forward-corrected loss per row, −log P(noisy = label | x) with P = Tᵀ p: (B, N), (N, N), (B,) -> (B,).
 
-    `guard` is added inside the log. On a CPU a label that is no class is refused.
+    `guard` is added inside the log. On a CPU, a label that is not a class raises an error.
 
     >>> corrected_nll(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1]))
     tensor([0.6931])
     """
-    labels = labels.long()  # of other kinds some would be a mask
-    T[0].detach().gather(0, labels)  # refuses −1, which would index the last class; no device is waited for
+    labels = labels.long()  # some other types would index as a mask
+    T[0].detach().gather(0, labels)  # raises on −1, which would index the last class; the host waits for no device
     return -torch.log((T.T[labels] * probs).sum(1) + guard)
 
 
 def correct_labels(probs: Tensor, given: Tensor, threshold: float) -> Tensor:
-    """The most probable label where its probability reaches the threshold, else the given one: (B, N), (B,) -> (B,).
+    """The most probable label if its probability reaches the threshold, else the given one: (B, N), (B,) -> (B,).
 
     >>> correct_labels(torch.tensor([[0.1, 0.9], [0.6, 0.4]]), torch.tensor([0, 1]), threshold=0.8)
     tensor([1, 1])

@@ -1,4 +1,4 @@
-"""The volume that the rows of T span, |det T|: the smaller, the closer T is around what the noisy labels say."""
+"""The volume that the rows of T span, |det T|: the smaller, the more tightly T encloses what the noisy labels say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fasten.ops.lookahead import with_gradient
 def log_volume(T: Tensor) -> Tensor:
     """log |det T|, differentiable once: its gradient is T⁻ᵀ.
 
-    By N steps of elimination with plain tensor operations, which any device can run and any graph capture. Each column
-    is eliminated by the row that has most of it, of those that have not had a turn; the rows stay in their places.
+    It takes N steps of elimination with plain tensor operations, which any device can run and any graph can capture.
+    Each column is eliminated by the row with its largest entry, among the rows not used yet; rows stay in their places.
 
     >>> T = torch.tensor([[0.5, 0.5], [0.25, 0.75]], requires_grad=True)
     >>> volume = log_volume(T)
