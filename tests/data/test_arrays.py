@@ -64,14 +64,14 @@ def test_minus_one_is_a_label_where_it_is_one():
 @pytest.mark.parametrize("y", [[-1, 1, 1, -1], ["-1", "1", "1", "-1"], [-1.0, 1.0, 1.0, -1.0]])
 def test_minus_one_that_is_a_label_does_not_say_that_nobody_looked(y):
     verified = np.array([-1, 1, -1, -1])
-    with pytest.raises(ValueError, match=r"-1 is one of your labels .* mark unchecked rows by NaN, None or an empty"):
+    with pytest.raises(ValueError, match=r"-1 is one of your labels .* mark unchecked rows with NaN, None or an empty"):
         rows_from_arrays(X, y, y_verified=verified)
 
 
 def test_rows_that_are_all_verified_as_minus_one_or_one_are_refused_with_a_cure_that_works():
     y, verified = np.array([-1, 1, 1, -1]), np.array([-1, 1, -1, -1])
     with pytest.raises(
-        ValueError, match=r"not known which rows .* if there are none, write another label for -1, such"
+        ValueError, match=r"not known which rows .* if all rows were checked, replace the label -1 by another, such"
     ):
         rows_from_arrays(X, y, y_verified=verified)
     rows = rows_from_arrays(X, np.maximum(y, 0), y_verified=np.maximum(verified, 0))
@@ -131,7 +131,7 @@ def test_colour_images_stay_as_they_are():
 def test_columns_keep_their_names():
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     assert rows_from_arrays(frame, Y).feature_names == ("a", "b", "c")
-    with pytest.raises(ValueError, match="x_clean has other columns than x, or in another order"):
+    with pytest.raises(ValueError, match="x_clean has other columns than x, or another order"):
         rows_from_arrays(frame, Y, x_clean=frame[["b", "a", "c"]], y_clean=Y)
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_noisy_and_clean_is_one_row(files):
     assert rows.picked == (None, "chosen", None, None)
     with pytest.raises(ValueError, match="is verified as 'dog' and as 'cat'"):
         rows_from_arrays(files[:4], Y, x_clean=files[1:2], y_clean=["cat"], y_verified=[None, "dog", None, None])
-    with pytest.raises(ValueError, match="is a test row that also stands in training"):
+    with pytest.raises(ValueError, match="is a test row that is also in training"):
         rows_from_arrays(files[:4], Y, x_test=files[1:2], y_test=["cat"])
 
 
@@ -169,11 +169,9 @@ def test_a_trained_model_needs_no_labels():
 
 
 def test_copies_of_training_images_in_the_test_are_refused():
-    with pytest.raises(
-        ValueError, match="1 of 1 test row also stands in training: 'test/0' has the same content as '2'"
-    ):
+    with pytest.raises(ValueError, match="1 of 1 test row is also in training: 'test/0' has the same content as '2'"):
         rows_from_arrays(PIXELS, Y, x_test=PIXELS[2:3], y_test=["cat"])
-    assert "1 of 1 test row also" in rows_from_arrays(X, Y, x_test=X[2:3], y_test=["cat"]).notes[0]
+    assert "1 of 1 test row is also" in rows_from_arrays(X, Y, x_test=X[2:3], y_test=["cat"]).notes[0]
 
 
 def changed(row: int, column: int, value: float) -> np.ndarray:
@@ -198,10 +196,10 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x": X + 1j}, "x holds complex128; give real numbers"),
         ({"x": X.astype("datetime64[D]")}, r"x holds datetime64\[D\]; give real numbers"),
         ({"x": [["a", 1], ["b", 2], ["c", 3], ["d", 4]]}, "x holds something that is not a number"),
-        ({"x": pd.DataFrame({"a": [1, 2, 3, 4], "b": Y})}, "x: column 'b' holds .* and not numbers; encode it"),
+        ({"x": pd.DataFrame({"a": [1, 2, 3, 4], "b": Y})}, "x: column 'b' holds .*, not numbers; encode it"),
         ({"x": X[:0], "y": []}, "x holds no rows"),
-        ({"y": Y[:3]}, "3 labels for the 4 rows of x; give one a row"),
-        ({"y": None}, "x and its labels come together, but one of them is missing"),
+        ({"y": Y[:3]}, "3 labels for the 4 rows of x; give one per row"),
+        ({"y": None}, "x and its labels come together, but one of them is missing; give both"),
         ({"y": ["cat", "dog", "cat", None]}, r"1 of 4 rows lacks a label, first '3' \(row 3\)"),
         ({"y": ["cat", "dog", "Cat", "dog"]}, "the labels 'Cat' and 'cat' differ only"),
         ({"y": ["cat"] * 4}, "arrays has only the label 'cat'"),
@@ -210,9 +208,9 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x_clean": X}, "x_clean and its labels come together"),
         ({"y_test": Y}, "x_test and its labels come together"),
         ({"x_clean": X[:, :2], "y_clean": Y}, r"the rows of x_clean have shape \(2,\), those of x \(3,\)"),
-        ({"x_clean": ["a.png"], "y_clean": ["cat"]}, "x_clean names files, but others are arrays"),
+        ({"x_clean": ["a.png"], "y_clean": ["cat"]}, "x_clean is a list of files, but others are arrays"),
         ({"y_verified": ["cat"]}, "1 verified labels for the 4 rows of x"),
-        ({"ids": ["a", "b", "a", "c"]}, r"the id 'a' stands twice \(rows 0 and 2\)"),
+        ({"ids": ["a", "b", "a", "c"]}, r"the id 'a' occurs more than once \(rows 0 and 2\)"),
         ({"ids": ["a", "b", None, "c"]}, "3 ids for the 4 rows of x"),
         (
             {"ids": list("aabc"), "y_verified": ["cat", "dog", None, None]},
@@ -260,7 +258,9 @@ def test_numbers_may_have_names(tmp_path):
         tmp_path, x=X, labels=np.array([0, 1, 1, 0]), verified=np.array([-1, 0, -1, -1]), class_names=["-1", "1"]
     )
     assert rows.verified == (None, "-1", None, None)
-    with pytest.raises(ValueError, match=r"pets.npz: the class 'cow' has no rows; take it out of class_names"):
+    with pytest.raises(
+        ValueError, match=r"pets.npz: the class 'cow' has no rows; remove it from class_names, and renumber"
+    ):
         saved(tmp_path, x=X, labels=np.array([0, 1, 1, 0]), class_names=np.array(["dog", "cat", "cow"]))
     with pytest.raises(ValueError, match="labels: 2 in row 3 has no name among the 2 class_names"):
         saved(tmp_path, x=X, labels=np.array([0, 1, 1, 2]), class_names=names)
@@ -274,14 +274,17 @@ def test_a_trained_model_reads_npz_without_labels(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": X}, "pets.npz has no array 'labels', but x; save one under that name"),
+        ({"x": X}, "pets.npz has no array 'labels', only x; save one under that name"),
         ({"X": X, "labels": Y}, "unknown array 'X'; did you mean 'x'"),
         ({"x": X, "lables": Y}, "unknown array 'lables'; did you mean 'labels'"),
         ({"x": X, "labels": np.array(["cat", None], object)}, "'labels' cannot be read .* save texts as np.array"),
         ({"x": changed(1, 1, np.nan), "labels": Y}, "pets.npz: x holds nan in row 1, column 1"),
         ({"x": X, "labels": Y, "picked": ["x"] * 4}, "pets.npz: unknown way of picking 'x'"),
-        ({"x": X, "labels": Y, "picked": ["random"] * 4}, "pets.npz: picked says how .* but no row of x is verified"),
-        ({"x": np.array(["/1.png"] * 4), "labels": Y}, "pets.npz: x holds texts; give numbers, or name files in the"),
+        (
+            {"x": X, "labels": Y, "picked": ["random"] * 4},
+            "pets.npz: picked says how .* but there are no verified labels for x; give",
+        ),
+        ({"x": np.array(["/1.png"] * 4), "labels": Y}, "pets.npz: x holds texts; give numbers, or name images in the"),
     ],
 )
 def test_a_bad_npz_file_is_refused_in_one_sentence(tmp_path, arrays, message):

@@ -102,7 +102,7 @@ def test_the_usual_places_are_found(tree, form):
         ("clean_label_kv.txt", ["images/a.jpg -1"], "line 1"),
         ("noisy_label_kv.txt", ["images/a.jpg 3"], "has no label for images/0/0/1000,0.jpg"),
         ("clean_label_kv.txt", ["images/a.jpg 3"], "has no label for images/"),
-        ("category_names_eng.txt", NAMES[:13], "names 13 classes, one a line; Clothing1M has 14"),
+        ("category_names_eng.txt", NAMES[:13], "names 13 classes, one per line; Clothing1M has 14"),
         ("clean_val_key_list.txt", [""], "clean_val_key_list.txt names no image"),
     ],
 )
@@ -129,7 +129,7 @@ def test_an_image_of_two_lists_is_refused(tree):
 
 def test_missing_files_are_named(tree, tmp_path):
     (tree.root / "clean_label_kv.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"lacks clean_label_kv.txt; take all files"):
+    with pytest.raises(FileNotFoundError, match=r"lacks clean_label_kv.txt; get all files"):
         read_clothing1m(tree.root)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"Clothing1M is not in .*empty.*--root"):
@@ -230,7 +230,7 @@ def test_t_is_not_known_where_a_class_has_no_row_with_both_labels(tree):
     tree.write()
     task = load_task("clothing1m", place=Place(tree.root))
     assert task.transition is None
-    with pytest.raises(ValueError, match="nobody knows it"):
+    with pytest.raises(ValueError, match="which is not known for clothing1m"):
         build_method(Run("clothing1m", method="fasten-oracle"), task)
 
 

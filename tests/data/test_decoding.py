@@ -258,7 +258,7 @@ def test_more_bad_images_than_allowed_are_refused():
         read(*sources, max_bad=2)
     with pytest.raises(ValueError, match=r"more than 1 of the 4 .* allow more of them with --max-bad"):
         read(*sources, max_bad=1)
-    with pytest.raises(ValueError, match=r"some of the 4 .*; mend or remove them$"):
+    with pytest.raises(ValueError, match=r"some of the 4 .*; repair or remove them$"):
         read(*sources, max_bad=0)
 
 

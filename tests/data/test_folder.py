@@ -79,9 +79,9 @@ def test_other_files_are_passed_over_and_counted(pets):
     rows = read_folder(pets)
     assert len(rows) == 5
     assert rows.notes == (
-        "pets: not used: files that are no images (4: .json, .md, .txt)",
+        "pets: not used: files that are not images (4: .json, .md, .txt)",
         "pets: not used: hidden files (3)",
-        "pets: not used: images in no class (1)",
+        "pets: not used: images outside classes (1)",
     )
 
 
@@ -174,7 +174,7 @@ def test_a_model_knows_its_classes_in_either_form_of_unicode(tmp_path):
         "fox/1.png": None,
         "tap/1.png": "tap",
     }
-    assert "names of folders that are no class of the model's (1)" in rows.notes[0]
+    assert "names of folders that are not classes of the model (1)" in rows.notes[0]
 
 
 def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
@@ -192,20 +192,26 @@ def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
         ("1.png\n", "there is no image '1.png' .* did you mean 'cat/1.png' or 'dog/1.png'"),
         ("id,given,suggested,p_wrong,picked,verdict\ncat/1.png,cat,dog,0.9,chosen,dog\n", "verified.csv is a review"),
         ("\ncat/1.png\nbird/1.png,cat", "line 3: there is no image 'bird/1.png' .* did you mean 'cat/1.png'"),
-        ("cat/1.png,Dog\n", "pets: the labels 'Dog' and 'dog' differ only in how they are written; write them alike"),
-        ("cat/1.png,-1\n", "'cat/1.png' is verified as '-1', and no row is given that label; leave it blank"),
-        ("cat/1.png,0\ndog/1.png,1\n", "pets: rows are verified as '0', '1', …, and no row is given any of these"),
+        (
+            "cat/1.png,Dog\n",
+            "pets: the labels 'Dog' and 'dog' differ only in how they are written; write them the same way",
+        ),
+        ("cat/1.png,-1\n", "'cat/1.png' is verified as '-1', which is no row's given label; leave the"),
+        (
+            "cat/1.png,0\ndog/1.png,1\n",
+            "pets: rows are verified as '0', '1', …, and none of these is a given label, but 'cat' is",
+        ),
         ("cat/1.png,cat\ncat/1.png,dog", "pets: 'cat/1.png' is verified as 'cat' and as 'dog'; keep the one that is"),
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
         ("cat/1.png,DOG \n", "the labels 'DOG' and 'dog' differ only in how they are written"),
-        ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path as in cat/1.jpg"),
-        (" \n\n", "verified.csv is empty; name in it what somebody checked"),
+        ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path, such as cat/1.jpg"),
+        (" \n\n", "verified.csv is empty; list in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),
         ("name,label,picked\ncat/1.png,dog,always\n", "unknown way of picking 'always'"),
         (
             "id,width,label,verified_label\ncat/1.png,3,cat,dog\n",
-            "a list of verified names has .* and this one has 'width', 'verified_label' too; take them out",
+            "a list of verified names has .* but this has 'width', 'verified_label' too; take them out",
         ),
     ],
 )
@@ -255,7 +261,7 @@ def test_one_clean_image_in_two_classes_is_refused(pets):
     draw(clean, "cat/1.png", first=50)
     draw(clean, "dog/1.png", first=50)
     with pytest.raises(
-        ValueError, match=r"'clean/cat/1.png' and 'clean/dog/1.png' are one image, verified as 'cat' and"
+        ValueError, match=r"'clean/cat/1.png' and 'clean/dog/1.png' are the same image, verified as 'cat' and"
     ):
         read_folder(pets, clean=clean)
 
@@ -291,9 +297,7 @@ def test_a_test_image_that_also_stands_in_training_is_refused(pets):
     held = pets.parent / "test"
     draw(held, "cat/5.png", first=90)
     (held / "cat" / "copy.png").write_bytes((pets / "dog" / "1.png").read_bytes())
-    with pytest.raises(
-        ValueError, match=r"1 of 2 test rows also stands in training: 'test/cat/copy.png' .* 'dog/1.png'"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 2 test rows is also in training: 'test/cat/copy.png' .* 'dog/1.png'"):
         read_folder(pets, test=held)
 
 
@@ -301,7 +305,9 @@ def test_a_test_image_that_also_stands_in_training_is_refused(pets):
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_a_class_that_only_images_to_measure_by_have_is_refused(pets, part, name):
     draw(pets.parent / "more", f"{name}/1.png", first=50)
-    with pytest.raises(ValueError, match=f"pets: no row but {part} rows has the label '{name}'; did you mean 'dog'"):
+    with pytest.raises(
+        ValueError, match=f"pets: {part} rows have the label '{name}', and no training row has it; did you mean 'dog'"
+    ):
         read_folder(pets, **{part: pets.parent / "more"})
 
 
@@ -314,7 +320,7 @@ def test_a_class_that_images_are_only_verified_as_is_taken_with_a_note(pets):
     by_table = read_table(pets / "pets.csv")
     for rows, first in ((by_list, "cat/1.png"), (by_folder, "clean/fox/1.png"), (by_table, "cat/1.png")):
         assert rows.class_names == ("cat", "dog", "fox")
-        assert f"{rows.name}: no row is given the label 'fox', but {first!r} is verified as it; is it" in rows.notes[0]
+        assert f"{rows.name}: no row has the given label 'fox', but {first!r} is verified as it; is it" in rows.notes[0]
     draw(pets.parent / "test", "fox/1.png", first=60)
     assert read_folder(pets, clean=pets.parent / "clean", test=pets.parent / "test").judged_codes()[-1] == 2
 
@@ -332,13 +338,13 @@ def test_folders_that_cannot_be_data_are_refused(pets, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere"):
         read_folder(pets, verified=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="holds no images in folders; put each image into a folder with its label's"):
+    with pytest.raises(
+        ValueError, match="holds no images in folders; put each image into a folder named after its label"
+    ):
         read_folder(tmp_path / "empty")
     (tmp_path / "phone" / "cat").mkdir(parents=True)
     (tmp_path / "phone" / "cat" / "1.HEIC").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match=r"holds no images in folders \(files in .heic are not read; JPEG and PNG are\);"
-    ):
+    with pytest.raises(ValueError, match=r"holds no images in folders \(.heic files are not read; JPEG and PNG are\);"):
         read_folder(tmp_path / "phone")
     draw(tmp_path / "flat", "1.png", "2.png")
     with pytest.raises(ValueError, match="flat holds no images in folders"):
@@ -371,14 +377,14 @@ def test_two_folders_of_one_part_are_refused(tmp_path):
 def test_links_that_lead_out_are_refused_and_others_are_followed_once(pets, tmp_path):
     draw(tmp_path, "outside/5.png", first=50)
     (pets / "cat" / "link.png").symlink_to(pets / "dog" / "1.png")
-    with pytest.raises(ValueError, match=r"the file '.*dog/1.png' stands twice \(rows 2 and 3\)"):
+    with pytest.raises(ValueError, match=r"the file '.*dog/1.png' occurs more than once \(rows 2 and 3\)"):
         read_folder(pets)
     (pets / "cat" / "link.png").unlink()
     (pets / "alias").symlink_to(pets / "cat")
     assert read_folder(pets).notes == ("pets: not used: links to folders (1)",)
     (pets / "cat" / "notes.txt").symlink_to(tmp_path / "outside" / "5.png")
     (pets / "cat" / "nowhere").symlink_to(tmp_path / "nothing")
-    notes = ("pets: not used: files that are no images (2: .txt)", "pets: not used: links to folders (1)")
+    notes = ("pets: not used: files that are not images (2: .txt)", "pets: not used: links to folders (1)")
     assert read_folder(pets).notes == notes
     (pets / "cat" / "link.png").symlink_to(tmp_path / "outside" / "5.png")
     with pytest.raises(ValueError, match=r"'cat/link.png' leads out of the folder"):
@@ -425,7 +431,7 @@ def test_a_trained_model_takes_images_without_labels(pets):
         **{"loose.png": None, "bird/1.png": None},
     }
     assert rows.x.shape == (6, 5, 6, 3)
-    assert rows.notes == ("pets: not used: names of folders that are no class of the model's (1)",)
+    assert rows.notes == ("pets: not used: names of folders that are not classes of the model (1)",)
 
 
 @pytest.mark.parametrize("around", ["pets", "train/pets", "archive/2024/pets"])

@@ -59,7 +59,7 @@ def test_noise_is_written_as_the_command_line_takes_it(text: str) -> None:
     [
         ("symetric:0.4", "unknown noise 'symetric'; did you mean 'symmetric'"),
         ("foo:1", "unknown noise 'foo'; known: none, symmetric"),
-        ("0.2", "unknown noise '0.2'; write its kind and rate, as symmetric:0.4; known: none, symmetric"),
+        ("0.2", "unknown noise '0.2'; write its kind and rate, such as symmetric:0.4; known: none, symmetric"),
         ("", "unknown noise ''"),
         ("symmetric", "symmetric noise needs a rate; write 40% as symmetric:0.4"),
         ("pair:", r"noise rate must be in \[0, 1\), got ''; write 40% as 0.4"),
@@ -263,8 +263,8 @@ def test_classes_of_other_data_are_refused(tmp_path: Path, head: str, message: s
     [
         (MATRIX[:2], r"has shape \(2, 3\); with 3 classes it needs 3 rows"),
         (MATRIX * 0.9, "row 0 sums to 0.9, expected 1"),
-        (MATRIX + np.outer([0, 1, 0], [-0.1, 0.1, 0]), "row 1 is negative or not finite"),
-        (np.where(MATRIX == 0.5, np.nan, MATRIX), "row 0 is negative or not finite"),
+        (MATRIX + np.outer([0, 1, 0], [-0.1, 0.1, 0]), "row 1 has a negative or non-finite entry"),
+        (np.where(MATRIX == 0.5, np.nan, MATRIX), "row 0 has a negative or non-finite entry"),
     ],
 )
 def test_a_matrix_that_is_no_transition_is_refused(tmp_path: Path, name: str, matrix: np.ndarray, message: str) -> None:

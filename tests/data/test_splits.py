@@ -129,7 +129,7 @@ def test_masks_are_refused_where_indices_belong() -> None:
         (15, 0, "15 clean rows cannot be balanced over 10 classes; .* such as 20"),
         (5, 0, "5 clean rows .* such as 10"),
         (10, 7, "7 valid rows cannot be balanced"),
-        (60, 50, "take 11 rows of each class, but class 0 has 10 .* at most 100 clean and validation rows"),
+        (60, 50, "take 11 rows of each class, but class 0 has only 10 left; .* at most 100 clean and validation rows"),
         (-10, 0, "number of clean rows must be 0 or more, got -10"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_balanced_split_that_cannot_be_says_what_to_do(clean: int, valid: int,
     ("sizes", "message"),
     [
         ({"clean": 10, "valid": 5, "test": 10}, "10 clean, 5 validation and 10 test rows are more than the 20"),
-        ({"clean": 8, "valid": 0, "test": 10}, "take 4 rows of each class, but class 1 has 2"),
+        ({"clean": 8, "valid": 0, "test": 10}, "take 4 rows of each class, but class 1 has only 2 left"),
         ({"clean": 2, "valid": 2, "test": -1}, "number of test rows must be 0 or more, got -1"),
     ],
 )

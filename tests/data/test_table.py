@@ -64,9 +64,7 @@ def test_without_ids_an_image_is_called_by_its_path(folder):
 @pytest.mark.parametrize("blank", ["-1", "-1.0", "nan", "NA", "None"])
 def test_what_programs_write_for_a_blank_is_refused_unless_it_is_a_label(tmp_path, blank):
     text = f"a,label,verified_label\n1,0,{blank}\n2,1,1\n3,0,0\n"
-    with pytest.raises(
-        ValueError, match=f"'0' is verified as '{blank}', and no row is given that label; leave it blank"
-    ):
+    with pytest.raises(ValueError, match=f"'0' is verified as '{blank}', which is no row's given label; leave the"):
         read(tmp_path, text)
     assert read(tmp_path, text.replace("2,1,1", f"2,{blank},0")).verified == (blank, "0", "0")
 
@@ -162,16 +160,16 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
             "path:label\n1.png:cat\n",
             "the first line 'path:label' is all one column; put a comma, a semicolon, a tab or |",
         ),
-        ("path,label\n1.png;cat\n", "line 2 has 1 columns where the first line has 2; put a comma between columns"),
-        ("path;label\n1.png;cat\n2.png;dog;3\n", "line 3 has 3 columns where the first line has 2; put a semicolon"),
+        ("path,label\n1.png;cat\n", "line 2 has 1 columns, but the first line has 2; put a comma between columns"),
+        ("path;label\n1.png;cat\n2.png;dog;3\n", "line 3 has 3 columns, but the first line has 2; put a semicolon"),
         ("path,label\n", "pets.csv holds no rows"),
-        ("path,lable\n1.png,cat\n", "unknown column 'lable'; did you mean 'label'. rename it so, or take it out"),
+        ("path,lable\n1.png,cat\n", "unknown column 'lable'; did you mean 'label'. rename it, or take it out"),
         ("path,Label\n1.png,cat\n", "unknown column 'Label'; did you mean 'label'"),
         ("path,label,verified\n1.png,cat,\n", "unknown column 'verified'; did you mean 'verified_label'"),
         ("Path,label\n1.png,cat\n", "unknown column 'Path'; did you mean 'path'"),
-        ("path,class\n1.png,cat\n", "has no column 'label', but 'path', 'class'; call the column of the labels so"),
-        ("1.png,cat\n2.png,dog\n", "has no column 'label', but '1.png', 'cat'"),
-        (",".join([*"abcdefghijk", "target"]) + "\n", "but 'a', 'b', 'c', 'd', 'e', …, 'h', 'i', 'j', 'k', 'target';"),
+        ("path,class\n1.png,cat\n", "has no column 'label', only 'path', 'class'; rename the column with the labels"),
+        ("1.png,cat\n2.png,dog\n", "has no column 'label', only '1.png', 'cat'"),
+        (",".join([*"abcdefghijk", "target"]) + "\n", "only 'a', 'b', 'c', 'd', 'e', …, 'h', 'i', 'j', 'k', 'target';"),
         (
             "x,label\nTrue,cat\nmaybe,dog\n",
             "line 3: 'maybe' in column 'x' is not True or False, as the column begins; write",
@@ -181,21 +179,21 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("x,label\nTrue,cat\n,dog\n", "column 'x' lacks a finite number in 1 of 2 rows, first in row 1"),
         ("path,file_name,label\na,b,c\n", "has both 'path' and 'file_name'"),
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
-        (",path,label\n0,1.png,cat\n", "must name the columns, and gives none to column 1; call it 'id', or write"),
+        (",path,label\n0,1.png,cat\n", "must name the columns, but column 1 has no name; call it 'id', or write"),
         ("path,label\n1.png,cat\n,dog\n", "row 1 has no path; name its image"),
         ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lacks a label, first '2.png' \(row 1\)"),
         ("path,label\n1.png,cat\n2.png,Cat \n", "the labels 'Cat ' and 'cat' differ only in how they are written"),
         ("path,label\n1.png,cat\n2.png,cat\n", "pets.csv has only the label 'cat'"),
         (
             "path,label\n1.png,cat\n2.png,dog\n1.png,cat\n",
-            r"the id '1.png' stands twice \(rows 0 and 2\); keep one row",
+            r"the id '1.png' occurs more than once \(rows 0 and 2\); keep one row",
         ),
-        ("id,path,label\na,1.png,cat\nb,deep/../1.png,dog\n", "the file '.*1.png' stands twice"),
-        ("id,path,label\na,1.png,cat\na,2.png,dog\n", "the id 'a' stands twice"),
+        ("id,path,label\na,1.png,cat\nb,deep/../1.png,dog\n", "the file '.*1.png' occurs more than once"),
+        ("id,path,label\na,1.png,cat\na,2.png,dog\n", "the id 'a' occurs more than once"),
         ("id,path,label\na,1.png,cat\n,2.png,dog\n", "pets.csv: row 1 has no id"),
         (
             "path,label,verified_label\n1.png,cat,cat\n2.png,dog,\n1.png,cat,dog\n",
-            r"the id '1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); if these are one row, keep",
+            r"the id '1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); if they are one row, keep",
         ),
         (
             "id,path,label,verified_label\na,1.png,cat,cat\nb,2.png,dog,\nc,deep/../1.png,cat,dog\n",
@@ -203,7 +201,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ),
         (
             "path,label,split\n1.png,cat,train\n2.png,dog,\n1.png,cat,test\n",
-            "the id '1.png' is a test row that also stands in training",
+            "the id '1.png' is a test row that is also in training",
         ),
         (
             "path,label,split\n1.png,cat,trian\n2.png,dog,\n",
@@ -273,7 +271,7 @@ def test_missing_and_broken_images_are_left_out_up_to_a_number(folder):
 
 def test_copies_of_training_rows_in_the_test_are_noted(tmp_path):
     rows = read(tmp_path, "x,label,split\n1,cat,\n2,dog,\n1,cat,test\n3,dog,test\n")
-    assert "1 of 2 test rows also stands in training: '2' has the same content as '0'" in rows.notes[0]
+    assert "1 of 2 test rows is also in training: '2' has the same content as '0'" in rows.notes[0]
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path):
@@ -328,7 +326,7 @@ def test_embeddings_may_be_lists_in_one_column(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     rows = saved(tmp_path, frame(e=list(vectors)).drop(columns=["b", "c"]))
     np.testing.assert_array_equal(rows.x, np.column_stack([[1, 2, 3], vectors]).astype(np.float32))
-    with pytest.raises(ValueError, match="column 'e' must hold a list of numbers in each row, all of one length"):
+    with pytest.raises(ValueError, match="column 'e' must hold a list of numbers in each row, all of the same length"):
         saved(tmp_path, frame(e=[[1.0], [1.0, 2.0], [3.0]]))
 
 
@@ -374,13 +372,17 @@ def test_a_number_missing_from_a_list_is_named_by_its_row(listed, kind):
     ],
 )
 def test_what_is_no_list_of_numbers_in_each_row_is_refused(listed, lists, kind):
-    with pytest.raises(ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of one length"):
+    with pytest.raises(
+        ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of the same length"
+    ):
         rows_of_lists(lists, LISTS[listed](kind))
 
 
 @pytest.mark.parametrize("lists", [[[]] * 4, [[1], [2], [], [4]], [[1, 2], [3, 4], [5, 6], [7, 8, 9]]])
 def test_lists_of_no_numbers_or_of_different_lengths_are_refused(lists):
-    with pytest.raises(ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of one length"):
+    with pytest.raises(
+        ValueError, match="pets: column 'e' must hold a list of numbers in each row, all of the same length"
+    ):
         rows_of_lists(lists, pa.list_(pa.float64()))
 
 
@@ -401,7 +403,7 @@ def test_parquet_may_list_images(folder):
         ),
         ({"a": [1, None, 3]}, "column 'a' lacks a finite number in 1 of 3 rows, first in row 1"),
         ({"c": [None, True, False]}, "column 'c' lacks a finite number in 1 of 3 rows, first in row 0"),
-        ({"a": ["x", "y", "z"]}, "column 'a' holds .*string and not numbers"),
+        ({"a": ["x", "y", "z"]}, "column 'a' holds .*string, not numbers"),
         ({"label": [0.5, 1, 2]}, "column 'label': 0.5 in row 0 is not a label"),
         ({"Split": [1, 2, 3]}, "unknown column 'Split'; did you mean 'split'"),
     ],

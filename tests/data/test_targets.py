@@ -27,13 +27,13 @@ def test_classes_are_sorted_and_of_the_kind_of_y(y, clean, verified, expected):
 
 
 def test_labels_of_two_kinds_are_refused():
-    with pytest.raises(ValueError, match="y holds numbers, but some verified label is none"):
+    with pytest.raises(ValueError, match="y holds numbers, but a verified label does not"):
         make_classes(np.array([0, 1]), ["0", "1"], None, ["cat", None])
 
 
 def test_a_text_for_no_verdict_is_refused_unless_it_is_a_label():
     """As numpy makes it of ["a", np.nan]."""
-    with pytest.raises(ValueError, match="y_verified: 1 is verified as 'nan', and no row is given that label"):
+    with pytest.raises(ValueError, match="y_verified: 1 is verified as 'nan', which is no row's given label"):
         make_classes(np.array(["a", "b"]), ["a", "b"], None, ["a", "nan"])
     assert make_classes(np.array(["a", "nan"]), ["a", "nan"], None, ["a", "nan"]).tolist() == ["a", "nan"]
 

@@ -1,1 +1,1 @@
-"""Data: raw files -> images and labels, splits, noise, and the task of a run; without torch."""
+"""Data: from raw files to images, labels, splits, noise and the task of a run. Nothing here needs torch."""

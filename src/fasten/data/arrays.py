@@ -1,8 +1,8 @@
 """Arrays in memory, lists of image files, and `.npz` files.
 
-An `.npz` holds `x` and `labels`, and optionally `verified` (of the same rows; "", NaN or, where it is no label, -1
-where nobody checked), `picked`, `ids`, `class_names` (for labels that are numbers from 0), and further rows as
-`x_clean` and `y_clean`, `x_valid` and `y_valid`, `x_test` and `y_test`.
+An `.npz` file holds `x` and `labels`, and optionally `verified` (for the same rows; "", NaN or -1 if nobody checked, -1
+only if it is not itself a label), `picked`, `ids`, `class_names` (names for labels that are numbers from 0), and
+further rows as `x_clean` and `y_clean`, `x_valid` and `y_valid`, `x_test` and `y_test`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ KEYS = (*EXAMPLES, "picked", "ids", "class_names", *LABELS)
 
 
 def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None = None, labelled: bool = True) -> Rows:
-    """The rows of an `.npz` file; with `class_names`, those of a trained model, labels may be missing.
+    """Return the rows of an `.npz` file.
 
-    They are not looked at unless `labelled`.
+    With `class_names`, those of a trained model, labels may be missing. Unless `labelled`, they are ignored.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; say where the arrays lie")
+        raise FileNotFoundError(f"there is no file {path}; give the path of an .npz file")
     arrays = _load(path)
     unknown = [key for key in arrays if key not in KEYS]
     if unknown:
         raise ValueError(f"{path.name}: unknown array {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
     for key in ("x", "labels") if class_names is None else ("x",):
         if key not in arrays:
-            raise ValueError(f"{path.name} has no array {key!r}, but {', '.join(arrays)}; save one under that name")
+            raise ValueError(f"{path.name} has no array {key!r}, only {', '.join(arrays)}; save one under that name")
     if not labelled:
         arrays = {key: values for key, values in arrays.items() if key not in (*LABELS, "picked")}
     names = label_texts(arrays.pop("class_names"), f"{path.name}: class_names") if "class_names" in arrays else None
@@ -56,7 +56,10 @@ def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None 
     rows = rows_from_arrays(x, y, y_verified=y_verified, class_names=class_names, name=path.name, **arrays)
     idle = [name for name in names or [] if name not in rows.class_names]
     if idle and class_names is None:
-        raise ValueError(f"{path.name}: the class {idle[0]!r} has no rows; take it out of class_names")
+        raise ValueError(
+            f"{path.name}: the class {idle[0]!r} has no rows; remove it from class_names, and renumber the labels "
+            "after it"
+        )
     return rows
 
 
@@ -78,12 +81,12 @@ def rows_from_arrays(
     feature_names: Sequence[str] = (),
     name: str = "arrays",
 ) -> Rows:
-    """Rows from arrays, tensors, pandas objects or lists of image files, and labels that are texts or whole numbers.
+    """Return rows from arrays, tensors, pandas objects or lists of image files, with texts or whole numbers as labels.
 
-    `y_verified` is of the rows of x: the label that somebody checked; None, NaN, "" or -1 where nobody did (-1 that is
-    also one of `y` is a label; then unchecked rows must be marked otherwise, and there must be some). A file
-    in both `x` and `x_clean` is one row. `ids` are of the rows of x; else rows are numbered, or called by their files.
-    `feature_names` are those of columns that do not say theirs.
+    `y_verified` holds, for each row of x, the label that somebody verified; None, NaN, "" or -1 if nobody did. If -1 is
+    also in `y`, it is a label; then unchecked rows must be marked in another way, and there must be some. A file in
+    both `x` and `x_clean` is one row. `ids` belong to the rows of x; by default, rows are called by their number or
+    file. `feature_names` are for columns without a name.
 
     >>> rows = rows_from_arrays(np.eye(3), ["cat", "dog", "cat"], y_verified=[None, "cat", None])
     >>> rows.ids, rows.given_codes().tolist(), rows.verified_codes().tolist()
@@ -101,7 +104,7 @@ def rows_from_arrays(
     arrays = {part: found for part, found in examples.items() if isinstance(found, np.ndarray)}
     if files:
         raise ValueError(
-            f"{name}: {_called(next(iter(files)))} names files, but others are arrays; give all in one form"
+            f"{name}: {_called(next(iter(files)))} is a list of files, but others are arrays; give all in one form"
         )
     names = tuple(feature_names) or _feature_names(name, xs)
     notes = _note_coarse(name, came[""], names)
@@ -109,11 +112,13 @@ def rows_from_arrays(
 
 
 def _parts(name: str, asked: Mapping[str, tuple[Any, Any]], labelled: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Examples and labels of the parts that are there."""
+    """Return the examples and the labels of the parts that are given."""
     there = {part: pair for part, pair in asked.items() if part == "" or any(side is not None for side in pair)}
     for part, (x, y) in there.items():
         if x is None or (y is None and labelled):
-            raise ValueError(f"{name}: {_called(part)} and its labels come together, but one of them is missing")
+            raise ValueError(
+                f"{name}: {_called(part)} and its labels come together, but one of them is missing; give both"
+            )
     return {part: x for part, (x, _) in there.items()}, {part: y for part, (_, y) in there.items()}
 
 
@@ -122,14 +127,14 @@ def _called(part: str) -> str:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """All arrays of the file; nothing in it is run."""
+    """Load all arrays of the file; nothing in it is run."""
     with open(path, "rb") as file:
         try:
             content = np.load(file, allow_pickle=False)
-        except Exception:  # a damaged file fails in many ways, none of which the user has to know
+        except Exception:  # a damaged file fails in many ways, and the details do not help the user
             raise ValueError(f"{path.name} cannot be read as .npz; save it with np.savez") from None
         if isinstance(content, np.ndarray):
-            raise ValueError(f"{path.name} is a single array; save several with np.savez, as x and labels")
+            raise ValueError(f"{path.name} is a single array; save x and labels with np.savez")
         return {key: _member(path, content, key) for key in content.files}
 
 
@@ -141,12 +146,12 @@ def _member(path: Path, content: Any, key: str) -> Any:
         hint = "save it again, with fewer rows" if isinstance(error, MemoryError) else hint
         raise ValueError(f"{path.name}: the array {key!r} cannot be read ({one_line(error)}); {hint}") from None
     if key in EXAMPLES and found.dtype.kind in "US":
-        raise ValueError(f"{path.name}: {key} holds texts; give numbers, or name files in the column path of a table")
+        raise ValueError(f"{path.name}: {key} holds texts; give numbers, or name images in the column path of a table")
     return found
 
 
 def _named(what: str, labels: NDArray[Any], names: Sequence[str | None]) -> list[str | None]:
-    """Labels that are numbers as the names that stand at these places; -1 is none."""
+    """Return the labels as texts: numbers are places in `names`, and -1 means no label."""
     texts = label_texts(labels, what)
     if labels.dtype.kind not in "iuf":
         return texts
@@ -167,7 +172,7 @@ def _files_or_array(what: str, values: Any) -> Examples:
 
 
 def _examples(what: str, array: Examples) -> Examples:
-    """Images as uint8 (n, H, W, C), features as float32 (n, D), or files."""
+    """Return images as uint8 (n, H, W, C), features as float32 (n, D), or files as they are."""
     if isinstance(array, list):
         return array
     if array.ndim in (3, 4):
@@ -187,12 +192,12 @@ def _array(what: str, values: Any) -> NDArray[Any]:
     if isinstance(values, pd.DataFrame):
         for column in values.columns:
             if not pd.api.types.is_numeric_dtype(values[column]):
-                raise ValueError(f"{what}: column {column!r} holds {values[column].dtype} and not numbers; encode it")
+                raise ValueError(f"{what}: column {column!r} holds {values[column].dtype}, not numbers; encode it")
         return values.to_numpy(np.float64, na_value=np.nan)
     try:
         return np.asarray(values)
-    except Exception as error:  # of anyone's own types
-        raise ValueError(f"{what} cannot be made an array ({error}); give a NumPy array") from error
+    except Exception as error:  # the values may be of any type
+        raise ValueError(f"{what} cannot be converted to an array ({error}); give a NumPy array") from error
 
 
 def _pixels(what: str, array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -201,13 +206,13 @@ def _pixels(what: str, array: NDArray[Any]) -> NDArray[np.uint8]:
         raise ValueError(f"{what}: pixels are {array.dtype}; give uint8 from 0 to 255 ({cure}, then .astype(np.uint8))")
     images = array[..., None] if array.ndim == 3 else array
     if images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
-        first = "; channels stand last: use x.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""
+        first = "; channels come last: use x.transpose(0, 2, 3, 1)" if images.shape[1] in (1, 3) else ""
         raise ValueError(f"{what} has shape {array.shape}; give images as (rows, height, width, 1 or 3){first}")
     return images
 
 
 def _features(what: str, array: NDArray[Any]) -> NDArray[np.float32]:
-    if array.dtype.kind in "cmM":  # NumPy would drop the imaginary part, or count nanoseconds
+    if array.dtype.kind in "cmM":  # NumPy would drop the imaginary part, or convert to nanoseconds
         raise ValueError(f"{what} holds {array.dtype}; give real numbers")
     try:
         with np.errstate(over="ignore"):  # found below
@@ -230,16 +235,16 @@ def _note_coarse(name: str, x: Examples, names: Sequence[str]) -> tuple[str, ...
 
 
 def _feature_names(name: str, examples: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns' names, where there are any; they are the same in all parts."""
+    """Return the names of the columns, if they have any; they must be the same in all parts."""
     named = {part: [str(c) for c in x.columns] for part, x in examples.items() if isinstance(x, pd.DataFrame)}
     for part, columns in named.items():
         if columns != named.get("", columns):
-            raise ValueError(f"{name}: {_called(part)} has other columns than x, or in another order; give the same")
+            raise ValueError(f"{name}: {_called(part)} has other columns than x, or another order; give the same")
     return tuple(named.get("", ()))
 
 
 def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
-    """What is known of the rows of one part."""
+    """Return what is known of the rows of one part."""
     if not len(examples):
         raise ValueError(f"{name}: {_called(part)} holds no rows; give some, or leave it out")
     if isinstance(examples, list):
@@ -248,7 +253,7 @@ def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
         ids = [f"{part}/{row}" if part else str(row) for row in range(len(examples))]
     labels = [None] * len(ids) if y is None else label_texts(y, f"{name}: {f'y_{part}' if part else 'labels'}")
     if len(labels) != len(ids):
-        raise ValueError(f"{name}: {len(labels)} labels for the {len(ids)} rows of {_called(part)}; give one a row")
+        raise ValueError(f"{name}: {len(labels)} labels for the {len(ids)} rows of {_called(part)}; give one per row")
     if part == "clean":
         return make_columns(ids, verified=labels)
     parts: dict[str, Part] = {"valid": "valid", "test": "test"}
@@ -263,34 +268,37 @@ def _with_verdicts(
     ids: Any,
     class_names: Sequence[str] | None,
 ) -> Columns:
-    """The columns of x with what else was said of its rows."""
+    """Return the columns of x with ids and verdicts added."""
     if ids is not None:
         called = [text for text in label_texts(ids, f"{name}: ids") if text is not None]
         if len(called) != len(columns.ids):
-            raise ValueError(f"{name}: {len(called)} ids for the {len(columns.ids)} rows of x; give one a row")
+            raise ValueError(f"{name}: {len(called)} ids for the {len(columns.ids)} rows of x; give one per row")
         columns = replace(columns, ids=tuple(called))
     if y_verified is None:
         if picked is not None:
-            raise ValueError(f"{name}: picked says how verified rows came to be checked, but no row of x is verified")
+            raise ValueError(
+                f"{name}: picked says how rows were picked for verification, but there are no verified labels for x; "
+                "give them, or leave picked out"
+            )
         return columns
     verified = label_texts(y_verified, f"{name}: the verified labels")
     if len(verified) != len(columns.ids):
         raise ValueError(
-            f"{name}: {len(verified)} verified labels for the {len(columns.ids)} rows of x; give one a row"
+            f"{name}: {len(verified)} verified labels for the {len(columns.ids)} rows of x; give one per row"
         )
     verified = _without_minus_one(name, verified, {*columns.given, *(class_names or ())})
     return make_columns(columns.ids, given=columns.given, verified=verified, picked=picked)
 
 
 def _without_minus_one(name: str, verified: list[str | None], labels: set[str | None]) -> list[str | None]:
-    """Verdicts with None for -1, unless that is a label; then nothing but another mark can say that nobody looked."""
+    """Return verdicts with None for -1, unless -1 is a label; then unchecked rows need another mark."""
     if "-1" not in labels:
         return [None if text == "-1" else text for text in verified]
     if "-1" in verified and None not in verified:
         raise ValueError(
-            f"{name}: -1 is one of your labels and may also say that nobody checked a row, so it is not known which "
-            "rows are verified; mark unchecked rows by NaN, None or an empty text, or, if there are none, write "
-            "another label for -1, such as 0, in all arrays"
+            f"{name}: -1 is one of your labels and may also mean that nobody checked a row, so it is not known which "
+            "rows are verified; mark unchecked rows with NaN, None or an empty text, or, if all rows were checked, "
+            "replace the label -1 by another, such as 0, in all arrays"
         )
     return verified
 
@@ -308,7 +316,7 @@ def _stacked(name: str, parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         if array.shape[1:] != parts[""].shape[1:]:
             raise ValueError(
                 f"{name}: the rows of {_called(part)} have shape {array.shape[1:]}, those of x {parts[''].shape[1:]}; "
-                "give all the same"
+                "give all rows the same shape"
             )
     return np.concatenate(list(parts.values())) if len(parts) > 1 else parts[""]
 
@@ -320,7 +328,7 @@ def _file_rows(
     how: Decoding,
     class_names: Sequence[str] | None,
 ) -> Rows:
-    """Rows of image files; one that is both noisy and clean is a noisy row that is verified."""
+    """Return rows of image files; a file that is both noisy and clean becomes one verified noisy row."""
     real = {part: [Path(os.path.realpath(path)) for path in paths] for part, paths in files.items()}
     columns = dict(parts)
     if "clean" in columns:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from their official Python files, unpacked or in their archive."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), read from their official Python files, unpacked or in the archive."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Labels = NDArray[np.int64]
 Contents = dict[str, dict[str, Any]]  # file -> key -> value
 
 SIDE, CHANNELS = 32, 3
-LARGEST_MEMBER = 2**28  # bytes of a file in an archive; the largest official one has 155 million
+LARGEST_MEMBER = 2**28  # bytes of a file in an archive; the largest official file has 155 million
 
 
 @dataclass(frozen=True)
 class Release:
-    """Files as they were published: where they come from, what they are called, and their md5."""
+    """The files as published: their names, their md5, and where to download them."""
 
     title: str
     folder: str
@@ -77,10 +77,10 @@ CIFAR10_FLIPS = {9: (1,), 2: (0,), 4: (7,), 3: (5,), 5: (3,)}
 
 
 def read_cifar10(root: Path, download: bool = False, *, release: Release = CIFAR10) -> Source:
-    """CIFAR-10: 50,000 training rows, then 10,000 test rows.
+    """Read CIFAR-10: 50,000 training rows, then 10,000 test rows.
 
     `root` is the folder cifar-10-batches-py, a folder that holds it or the archive, or the archive itself. With
-    `download` the archive is fetched to `root` where nothing is found.
+    `download`, the archive is downloaded to `root` if nothing is found.
     """
     files = _read_files(root, release, download)
     train = [_labels(files, name, "labels") for name in release.files if name.startswith("data_batch")]
@@ -91,7 +91,7 @@ def read_cifar10(root: Path, download: bool = False, *, release: Release = CIFAR
 
 
 def read_cifar100(root: Path, download: bool = False, *, release: Release = CIFAR100) -> Source:
-    """CIFAR-100 by its fine labels: 50,000 training rows, then 10,000 test rows; `root` as for `read_cifar10`."""
+    """Read CIFAR-100 with fine labels: 50,000 training rows, then 10,000 test rows; `root` as for `read_cifar10`."""
     files = _read_files(root, release, download)
     train, test = (_labels(files, name, "fine_labels") for name in ("train", "test"))
     x = _images(files, ["train", "test"])
@@ -101,7 +101,7 @@ def read_cifar100(root: Path, download: bool = False, *, release: Release = CIFA
 
 
 def superclass_flips(fine: Labels, coarse: Labels) -> dict[int, tuple[int, ...]]:
-    """Each fine class -> the other fine classes of its superclass, where there are any.
+    """Map each fine class to the other fine classes of its superclass, if there are any.
 
     >>> superclass_flips(np.array([0, 1, 2, 3, 4]), np.array([0, 1, 0, 2, 0]))
     {0: (2, 4), 2: (0, 4), 4: (0, 2)}
@@ -120,10 +120,10 @@ def _images(files: Contents, names: list[str]) -> NDArray[np.uint8]:
     for name in names:
         data = _field(files, name, "data")
         if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (CHANNELS * SIDE * SIDE,):
-            raise ValueError(f"{name} holds images in another form than CIFAR's; use the official Python files")
+            raise ValueError(f"{name} holds images in another form than CIFAR; use the official Python files")
         views.append(data.reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1))  # (n, H, W, C)
     x = np.empty((sum(map(len, views)), SIDE, SIDE, CHANNELS), np.uint8)
-    return np.concatenate(views, out=x)  # without `out` the channels would stay apart in memory
+    return np.concatenate(views, out=x)  # without `out`, the memory layout would stay channels-first
 
 
 def _labels(files: Contents, name: str, key: str) -> Labels:
@@ -154,7 +154,7 @@ def _read_files(root: Path, release: Release, download: bool) -> Contents:
         found = hashlib.md5(data, usedforsecurity=False).hexdigest()
         if found != release.files[name]:
             raise ValueError(
-                f"{name} in {place} has md5 {found}, the official file {release.files[name]}: it is damaged or of "
+                f"{name} in {place} has md5 {found}, the official file {release.files[name]}: it is damaged or "
                 f"another version; remove it and fetch {release.title} again (--download)"
             )
         content = load_plain(data)
@@ -165,7 +165,7 @@ def _read_files(root: Path, release: Release, download: bool) -> Contents:
 
 
 def _find(root: Path, release: Release, download: bool) -> Path:
-    """The first place that has all files: a folder, or the archive; fetched where there is none and we may."""
+    """Return the folder with all files, or the archive, downloaded if missing and allowed."""
     if root.is_file():
         return root
     folders = [root, root / release.folder]
@@ -184,7 +184,7 @@ def _find(root: Path, release: Release, download: bool) -> Path:
             break
     else:
         missing = f"{release.title} is not in {root}: neither the folder {release.folder} nor {release.archive}"
-    raise FileNotFoundError(f"{missing}; say where the files lie with --root, or fetch them there with --download")
+    raise FileNotFoundError(f"{missing}; give their folder with --root, or fetch them there with --download")
 
 
 def _unpacked(folder: Path, release: Release) -> dict[str, bytes]:
@@ -192,7 +192,7 @@ def _unpacked(folder: Path, release: Release) -> dict[str, bytes]:
 
 
 def _archived(path: Path, release: Release) -> dict[str, bytes]:
-    """The files' bytes out of the archive; nothing is written to disk."""
+    """Return the bytes of the files in the archive; nothing is written to disk."""
     files = {}
     try:
         with tarfile.open(path, "r:gz") as archive:

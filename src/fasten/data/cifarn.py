@@ -1,4 +1,4 @@
-"""CIFAR-10N and CIFAR-100N: CIFAR's training images with labels that people gave (Wei et al., ICLR 2022)."""
+"""CIFAR-10N and CIFAR-100N: CIFAR's training images with labels given by people (Wei et al., ICLR 2022)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ HOME = "https://github.com/UCSC-REAL/cifar-10-100n"
 def read_cifar10n(
     root: Path, label_set: str = "worst", download: bool = False, *, release: Release = CIFAR10
 ) -> Source:
-    """CIFAR-10 with one of its sets of human labels: worst, aggregate, random1, random2, random3.
+    """Read CIFAR-10 with one of its sets of human labels: worst, aggregate, random1, random2, random3.
 
     `root` holds the images as for `read_cifar10`, and CIFAR-10_human.pt, or CIFAR-10_human.npz with the same keys.
-    `download` fetches the images only: no official checksums of the labels are known.
+    `download` fetches only the images: no official checksums of the labels are known.
     """
     key = _key("CIFAR-10N", label_set, LABEL_SETS10)
     labels = _read_labels(root, "CIFAR-10_human", key)
@@ -46,7 +46,7 @@ def read_cifar10n(
 def read_cifar100n(
     root: Path, label_set: str = "noisy", download: bool = False, *, release: Release = CIFAR100
 ) -> Source:
-    """CIFAR-100 with its human labels, of which there is one set (noisy); `root` as for `read_cifar10n`."""
+    """Read CIFAR-100 with its only set of human labels (noisy); `root` as for `read_cifar10n`."""
     key = _key("CIFAR-100N", label_set, LABEL_SETS100)
     labels = _read_labels(root, "CIFAR-100_human", key)
     return _with_given("cifar100n", read_cifar100(root, download, release=release), *labels)
@@ -59,7 +59,7 @@ def _key(title: str, label_set: str, known: Mapping[str, str]) -> str:
 
 
 def _read_labels(root: Path, stem: str, key: str) -> tuple[Path, NDArray[np.int64], NDArray[np.int64]]:
-    """The file, its clean labels, and the labels called `key`, of the training rows."""
+    """Return the path of the file, and for the training rows its clean labels and the labels called `key`."""
     path = _find(Path(root).expanduser(), stem)
     arrays = load_torch_file(path) if path.suffix == ".pt" else _load_npz(path, ("clean_label", key))
     for name in ("clean_label", key):
@@ -69,14 +69,14 @@ def _read_labels(root: Path, stem: str, key: str) -> tuple[Path, NDArray[np.int6
 
 
 def _find(root: Path, stem: str) -> Path:
-    """In `root`, or beside it where `root` is the images' own folder or archive."""
+    """Look in `root`, then beside it, since `root` may be the folder or archive of the images."""
     for folder in (root, root.parent):
         for suffix in (".pt", ".npz"):
             if (folder / (stem + suffix)).is_file():
                 return folder / (stem + suffix)
     raise FileNotFoundError(
-        f"{stem}.pt is not in {root}; fetch it from {HOME} and put it there, or say where it lies with --root "
-        "(--download fetches the images only)"
+        f"{stem}.pt is not in {root}; fetch it from {HOME} and put it there, or give its folder with --root "
+        "(--download fetches only the images)"
     )
 
 
@@ -84,7 +84,7 @@ def _load_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in keys if key in arrays}
-    except Exception as error:  # a damaged file fails in many ways, none of which the user has to know
+    except Exception as error:  # a damaged file fails in many ways, and the details do not help the user
         raise ValueError(f"{path}: the file cannot be read ({type(error).__name__}: {error}); save it again") from error
 
 
@@ -101,7 +101,7 @@ def _with_given(name: str, images: Source, path: Path, clean: NDArray[np.int64],
         raise ValueError(
             f"{path}: clean_label differs from the images' labels in {len(wrong)} of {len(truth)} rows, first in row "
             f"{row} ({clean[row]}, the image is a {truth[row]}); the labels are in another order than the images: use "
-            "the official Python files of both"
+            "the official Python files for both"
         )
     given = np.full(len(images.x), -1, np.int64)
     given[~images.test] = labels

@@ -16,9 +16,9 @@ from fasten.data.splits import Split
 from fasten.sentences import are, some
 
 NUM_CLASSES = 14
-SIDE = 256  # of the images as the network's crops are cut from them
+SIDE = 256  # of the images from which the network's crops are cut
 
-# The official split: a list of images each. A Split's fields in their order.
+# The official split: one list of images for each field of a Split, in the same order.
 LISTS = MappingProxyType(
     {
         "noisy": "noisy_train_key_list.txt",
@@ -34,12 +34,12 @@ HOME = "https://github.com/Cysu/noisy_label"
 
 
 def read_clothing1m(root: Path, download: bool = False) -> Source:
-    """The rows of the four official lists, noisy ones first; images are decoded when they are asked for.
+    """Read the rows of the four official lists, noisy ones first; images are decoded when they are requested.
 
     `root` holds the lists and labels, or a folder `annotations` with them, and the images at the paths that the lists
-    give; or it holds a folder clothing1M of that form. Noisy rows have the label of the text around them, and a true
-    one only where people gave it. Of the other rows the clean ones keep their given label, if any: from these T can
-    be counted.
+    give; or it holds a folder clothing1M of that form. The given label of a noisy row comes from the text around the
+    image; its true label is known only if people gave one. Clean rows also keep their given label, if any: from these,
+    T can be counted.
     """
     base, folder = _find(Path(root).expanduser(), download)
     keys = {part: _read_keys(folder / name) for part, name in LISTS.items()}
@@ -65,7 +65,7 @@ def read_clothing1m(root: Path, download: bool = False) -> Source:
 
 
 def _find(root: Path, download: bool) -> tuple[Path, Path]:
-    """The data set's folder, from which the lists' paths count, and the folder of its lists and labels."""
+    """Return the data set's folder, to which the paths in the lists are relative, and the folder of the lists."""
     places = [(root / name, root / name / inside) for name in FOLDERS for inside in ("", "annotations")]
     for base, folder in places:
         if all((folder / name).is_file() for name in FILES):
@@ -73,11 +73,11 @@ def _find(root: Path, download: bool) -> tuple[Path, Path]:
     for _, folder in places:
         lacking = [name for name in FILES if not (folder / name).is_file()]
         if len(lacking) < len(FILES):
-            raise FileNotFoundError(f"{folder} lacks {', '.join(lacking)}; take all files of the official release")
+            raise FileNotFoundError(f"{folder} lacks {', '.join(lacking)}; get all files of the official release")
     cannot = "it cannot be downloaded: " if download else ""
     raise FileNotFoundError(
         f"Clothing1M is not in {root}, nor in {root / FOLDERS[1]}: no {FILES[0]}; {cannot}ask its authors for it "
-        f"({HOME}), and say where it lies with --root"
+        f"({HOME}), and give its folder with --root"
     )
 
 
@@ -85,18 +85,18 @@ def _lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file ({error}); take it from the official release again") from None
+        raise ValueError(f"{path} is not a text file ({error}); get it from the official release again") from None
 
 
 def _read_keys(path: Path) -> list[str]:
     keys = [line for line in _lines(path) if line]
     if not keys:
-        raise ValueError(f"{path} names no image; take it from the official release again")
+        raise ValueError(f"{path} names no image; get it from the official release again")
     return keys
 
 
 def _read_labels(path: Path) -> dict[str, int]:
-    """Image -> class, from lines of both with a blank between them."""
+    """Return the class of each image, from lines with an image and a class, separated by a space."""
     labels: dict[str, int] = {}
     known = {str(label): label for label in range(NUM_CLASSES)}
     for number, line in enumerate(_lines(path), start=1):
@@ -104,7 +104,7 @@ def _read_labels(path: Path) -> dict[str, int]:
         if line and not (key and label in known):
             raise ValueError(
                 f"{path}: line {number} is {line!r}; expected an image and its class from 0 to {NUM_CLASSES - 1}, with "
-                "a blank between them"
+                "a space between them"
             )
         if line:
             labels[key.rstrip()] = known[label]
@@ -114,19 +114,19 @@ def _read_labels(path: Path) -> dict[str, int]:
 def _read_names(path: Path) -> tuple[str, ...]:
     names = tuple(line for line in _lines(path) if line)
     if len(names) != NUM_CLASSES:
-        raise ValueError(f"{path} names {len(names)} classes, one a line; Clothing1M has {NUM_CLASSES}")
+        raise ValueError(f"{path} names {len(names)} classes, one per line; Clothing1M has {NUM_CLASSES}")
     return names
 
 
 def _check_apart(folder: Path, keys: Mapping[str, Sequence[str]]) -> None:
-    """An image of two lists would be trained on and tested on; the official lists share none."""
+    """Refuse an image in two lists: it might be used for both training and testing. The official lists share none."""
     count = Counter(key for part in keys.values() for key in set(part))
     key, most = max(count.items(), key=lambda pair: pair[1])
     if most > 1:
         where = " and ".join(LISTS[part] for part in keys if key in keys[part])
         shared = sum(lists > 1 for lists in count.values())
         raise ValueError(
-            f"{folder}: {key} is in {where}, and {some(shared, 'image')} {are(shared)} in more than one list; take the "
+            f"{folder}: {key} is in {where}, and {some(shared, 'image')} {are(shared)} in more than one list; use the "
             "official lists"
         )
 
@@ -148,4 +148,4 @@ def _look_up(keys: Sequence[str], labels: Mapping[str, int], path: Path) -> NDAr
     try:
         return np.array([labels[key] for key in keys], np.int64)
     except KeyError as error:
-        raise ValueError(f"{path} has no label for {error.args[0]}; take the official files of one release") from None
+        raise ValueError(f"{path} has no label for {error.args[0]}; use the official files of one release") from None

@@ -1,7 +1,8 @@
-"""Processes that decode images beside ours: threads share Python's lock, and with some cores they wait for it.
+"""Worker processes that decode images: threads share Python's lock, and on several cores they wait for it.
 
-A process reads one line of JSON for each request, and answers with one byte and the pixels. It ends with us, since its
-input does. Whatever it cannot do is done here, so that errors are those of `ImageFiles`.
+A worker reads one line of JSON per request, and answers with one byte and the pixels. It ends with the main process,
+since its input ends then. What a worker cannot decode, the main process tries itself, so that errors are those of
+`ImageFiles`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if sys.platform == "linux":
     import fcntl
 
 DONE, FAILED = b"y", b"n"
-PIPE_BYTES = 2**20  # as much as Linux lets anyone have
-# The package's own __init__ would bring torch with it, of which a decoder has no need.
+PIPE_BYTES = 2**20  # the most that Linux allows any user by default
+# The package's own __init__ would import torch, which a decoder does not need.
 PROGRAM = """
 import sys, types
 package = types.ModuleType("fasten")
@@ -38,7 +39,7 @@ serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
 class Decoders:
-    """So many processes; as many threads may ask at a time, and more wait."""
+    """A pool of `count` worker processes; if more threads than that ask at the same time, they wait."""
 
     def __init__(self, count: int) -> None:
         processes = [_start() for _ in range(count)]
@@ -48,7 +49,7 @@ class Decoders:
         self.close = weakref.finalize(self, _end, processes)
 
     def read(self, images: ImageFiles, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Some rows of images that lie in files, into an array of their shape."""
+        """Decode some rows of image files into `out`, an array of their shape."""
         request = json.dumps(images.told(rows)).encode() + b"\n"
         process = self._free.get()
         try:
@@ -70,7 +71,7 @@ def _start() -> subprocess.Popen[bytes]:
     )
     assert process.stdout is not None
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # one user may have so many; the pipe works as it is
+        with contextlib.suppress(OSError):  # a user's quota may be used up; the pipe works at its default size too
             fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return process
 
@@ -85,7 +86,7 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _ask(process: subprocess.Popen[bytes], request: bytes, out: NDArray[np.uint8]) -> bool:
-    """Whether the pixels came; not if one of the images is damaged, or the process is gone."""
+    """Return whether the pixels came; they do not if an image is damaged or the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -104,20 +105,20 @@ def _ask(process: subprocess.Popen[bytes], request: bytes, out: NDArray[np.uint8
 
 
 def _write(pipe: Any, data: bytes) -> None:
-    """All of it: a pipe without a buffer takes what it has room for."""
+    """Write all of the data: an unbuffered pipe may take only a part at a time."""
     left = memoryview(data)
     while left:
         left = left[pipe.write(left) :]
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """What a process does until there are no more requests."""
+    """Answer requests until there are no more: this is the worker's main loop."""
     for line in requests:
         asked = json.loads(line)
         try:
             images = _images(asked)
             pixels = images[np.arange(len(images))]
-        except Exception:  # whatever it is, the process that asked meets it too and says so
+        except Exception:  # the process that asked will get the same error and report it
             answers.write(FAILED)
         else:
             answers.write(DONE)

@@ -1,6 +1,6 @@
-"""Images of all kinds, in files or in memory, as one array of uint8 that decodes the rows it is asked for.
+"""Images of all kinds, in files or in memory, as one array of uint8 that decodes rows on request.
 
-Every image is decoded once before anything is trained on it, so that a damaged one is found in the first minutes.
+Every image is decoded once before training, so that a damaged one is found in the first minutes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fasten.data.images import MAX_PIXELS, ImageFiles
 from fasten.suggest import listed, one_line
 
 Encoded = Path | bytes  # an image as it is stored
-Shape = tuple[int, int, int]  # (height, width, channels) of every image
+Shape = tuple[int, int, int]  # (height, width, channels) of each image
 T = TypeVar("T")
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # whatever the name says
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # whatever the file is called
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".pnm"}
 )
-SMALL = 64  # pixels of a side: images of one size up to this are kept as they are
-LARGEST_DEFAULT = 224  # pixels of a side, unless one asks for more
+SMALL = 64  # pixels of a side: up to this, images that all have one size are kept as they are
+LARGEST_DEFAULT = 224  # pixels of a side, unless the user asks for more
 LARGEST = 4096
-AT_ONCE = 1024  # images handed to the threads together
+AT_ONCE = 1024  # images handed to the threads at a time
 
 GREY = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
 TRANSPARENT = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
@@ -46,10 +46,10 @@ TRANSPARENT = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 class Decoding:
     """How images of any size and colours become arrays of one shape.
 
-    `size` is the side of a square, or (height, width): the image is scaled until it covers that, and what stands out
-    is cut off evenly. Without it, images of one size up to 64 × 64 are kept as they are, others become squares as
-    large as the middle one of the shorter sides, at most 224. `channels`: 1 is grey, 3 colour; without it, grey where
-    all images are.
+    `size` is the side of a square, or (height, width): an image is scaled until it covers that, and the excess is cut
+    off evenly. By default, images that all have one size, up to 64 × 64, are kept as they are; others become squares
+    whose side is the median of their shorter sides, at most 224. `channels` is 1 for grey and 3 for colour; by default,
+    it is 1 if all images are grey.
 
     >>> Decoding(size=0)
     Traceback (most recent call last):
@@ -59,8 +59,8 @@ class Decoding:
 
     size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
-    max_bad: int = MAX_BAD  # images that may be unreadable: they are named and left out
-    cache_bytes: int = 2**30  # decoded images stay in memory if all of them take no more
+    max_bad: int = MAX_BAD  # how many images may be unreadable: they are named and left out
+    cache_bytes: int = 2**30  # decoded images stay in memory if all of them fit into this
 
     def __post_init__(self) -> None:
         sides = self.size if isinstance(self.size, tuple) else (self.size,) * 2
@@ -73,7 +73,7 @@ class Decoding:
 
 
 class Stored(Sequence[Encoded]):
-    """Images as they are stored, each fetched by its place when it is asked for.
+    """Images as they are stored, each fetched by its place on request.
 
     >>> Stored(3, lambda place: bytes(place))[1:]
     [b'\\x00', b'\\x00\\x00']
@@ -98,7 +98,7 @@ class Stored(Sequence[Encoded]):
 class Images(ImageFiles):
     """Stored images as if they were one array (n, height, width, channels) of uint8; `keys` are their names.
 
-    It takes arrays of row numbers. Several threads may read at once.
+    Index it with arrays of row numbers. Several threads may read at once.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Images(ImageFiles):
         for place, row in enumerate(rows.tolist()):
             got = _attempt(lambda source: decode(source, self._shape), self.sources[row])
             if isinstance(got, str):
-                raise OSError(  # through no fault of the data: a mount that is gone, and may come back
-                    f"the image {self.keys[row]} cannot be read any more ({got}); it could when the data were read: "
+                raise OSError(  # not the fault of the data: a mount may be gone, and may come back
+                    f"the image {self.keys[row]} cannot be read any more ({got}); it could be read at the start: "
                     "put it back as it was"
                 )
             out[place] = got
@@ -140,7 +140,7 @@ class Images(ImageFiles):
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The images that can be read, which ones of those asked for they are, and what there is to say of the others."""
+    """The images that can be read, their rows among those requested, and notes about the others."""
 
     images: Images
     kept: NDArray[np.int64]
@@ -154,22 +154,22 @@ class _Header(NamedTuple):
 
 
 def decode_images(name: str, sources: Sequence[Encoded], keys: Sequence[str], how: Decoding) -> Decoded:
-    """Decode every image once; leave out those that cannot be read, or refuse if they are more than `how.max_bad`."""
+    """Decode every image once and leave out unreadable ones; raise if there are more than `how.max_bad`."""
     bad: dict[int, str] = {}
 
     def keep(row: int, got: T | str) -> T | None:
-        """What came out of an image, unless that is a reason why nothing did."""
+        """Return the result for an image, or note the reason why there is none."""
         if not isinstance(got, str):
             return got
         source = sources[row]
-        untold = isinstance(source, Path) and not source.as_posix().endswith(keys[row])  # where the file lies
+        untold = isinstance(source, Path) and not source.as_posix().endswith(keys[row])  # the key hides the path
         bad[row] = f"{got}: {source!s}" if untold else got
         if len(bad) > how.max_bad or len(bad) == len(sources):
             raise ValueError(_too_many(name, [(keys[r], why) for r, why in bad.items()], how.max_bad, len(sources)))
         return None
 
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count() or 1, "fasten-decode") as pool:
-        warnings.simplefilter("ignore")  # Pillow's, on odd but readable files
+        warnings.simplefilter("ignore")  # from Pillow, about odd but readable files
         headers = [keep(row, got) for row, got in _each(pool, _header, sources, range(len(sources)))]
         shape = _settle([header for header in headers if header is not None], how)
         rows = [row for row, header in enumerate(headers) if header is not None]
@@ -179,7 +179,7 @@ def decode_images(name: str, sources: Sequence[Encoded], keys: Sequence[str], ho
         for row, got in _each(pool, lambda source: decode(source, shape), sources, rows):
             pixels = keep(row, got)
             if pixels is not None:
-                cache[len(kept) : len(kept) + 1] = pixels  # an empty slice where nothing is kept
+                cache[len(kept) : len(kept) + 1] = pixels  # an empty slice if nothing is cached
                 kept.append(row)
     stored = sources if len(kept) == len(sources) else Stored(len(kept), lambda place: sources[kept[place]])
     images = Images(stored, [keys[row] for row in kept], shape, cache[: len(kept)] if fits else None)
@@ -187,10 +187,10 @@ def decode_images(name: str, sources: Sequence[Encoded], keys: Sequence[str], ho
 
 
 def decode(source: Encoded, shape: Shape) -> NDArray[np.uint8]:
-    """One image, turned as its EXIF data say, on white where it is transparent, 16 bits scaled to 8."""
+    """Decode one image: rotated as its EXIF data say, transparency on white, 16 bits scaled to 8."""
     height, width, channels = shape
     with _opened(source) as stored:
-        if stored.format == "JPEG":  # decode no more pixels than are of use
+        if stored.format == "JPEG":  # decode no more pixels than are needed
             stored.draft(None, (2 * max(height, width), 2 * max(height, width)))
         image = _plain(ImageOps.exif_transpose(stored))
     image = image.convert("L" if channels == 1 else "RGB")
@@ -200,7 +200,7 @@ def decode(source: Encoded, shape: Shape) -> NDArray[np.uint8]:
 
 
 def suffix_of(source: Encoded) -> str:
-    """How the name of a stored image ends by what is in it, nothing where that cannot be read."""
+    """Return the suffix that fits the content of a stored image, or nothing if it cannot be read."""
     try:
         with _opened(source) as image:
             ending = f".{image.format}".lower()
@@ -210,7 +210,7 @@ def suffix_of(source: Encoded) -> str:
 
 
 def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
-    """(one, other) wherever one of some rows is byte for byte one of the others; few files need to be read.
+    """Return (one, other) for each row of `some` and row of `others` with equal bytes; few files need to be read.
 
     >>> same_bytes([b"a", b"b", b"b", b"c", b"b"], [0, 1], [2, 3, 4])
     [(1, 2), (1, 4)]
@@ -223,12 +223,12 @@ def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence
     alike: dict[bytes | None, list[int]] = defaultdict(list)
     for row in others:
         alike[digests.get(row)].append(row)
-    alike[None] = []  # what was not read, or cannot be, is like nothing
+    alike[None] = []  # what was not read, or cannot be, equals nothing
     return [(row, other) for row in some for other in alike.get(digests.get(row), [])]
 
 
 class Inside:
-    """The real paths of names in one folder; ValueError for a name that leads out of it, by itself or by a link."""
+    """Real paths of names in one folder; a name that leads out of it, directly or by a link, raises ValueError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = os.path.realpath(folder)
@@ -243,7 +243,8 @@ class Inside:
             real = os.path.realpath(real)
         if not real.startswith(os.path.join(self.folder, "")):
             raise ValueError(
-                f"{name!r} leads out of the folder {self.folder}; copy the file into it, or give the folder of all"
+                f"{name!r} leads out of the folder {self.folder}; copy the file into it, or give a folder that "
+                "holds all files"
             )
         return Path(real)
 
@@ -251,14 +252,14 @@ class Inside:
 def _each(
     pool: ThreadPoolExecutor, function: Callable[[Encoded], T], sources: Sequence[Encoded], rows: Sequence[int]
 ) -> Iterator[tuple[int, T | str]]:
-    """(row, what the function makes of its image or why it cannot), in order; a part of the rows at a time."""
+    """Yield (row, what the function makes of its image, or why it cannot) in order, a part of the rows at a time."""
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
         yield from zip(part, pool.map(lambda row: _attempt(function, sources[row]), part), strict=True)
 
 
 def _attempt(function: Callable[[Encoded], T], source: Encoded) -> T | str:
-    """What the function makes of the image, or why it cannot: damaged images fail in many ways."""
+    """Return what the function makes of the image, or why it cannot: damaged images fail in many ways."""
     try:
         return function(source)
     except MemoryError:
@@ -277,7 +278,7 @@ def _attempt(function: Callable[[Encoded], T], source: Encoded) -> T | str:
 
 @contextmanager
 def _opened(source: Encoded) -> Iterator[Image.Image]:
-    if isinstance(source, Path) and not source.is_file():  # a pipe would be waited for
+    if isinstance(source, Path) and not source.is_file():  # opening a pipe would wait forever
         raise FileNotFoundError
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
@@ -287,13 +288,14 @@ def _opened(source: Encoded) -> Iterator[Image.Image]:
 
 def _header(source: Encoded) -> _Header:
     with _opened(source) as image:
-        # Turned as one sees them, which asks for the pixels. Of larger ones which side is which does not matter.
+        # Small images are rotated as EXIF says, which decodes the pixels. For larger ones, which side is which does
+        # not matter.
         seen = ImageOps.exif_transpose(image) if max(image.size) <= SMALL else image
         return _Header(seen.height, seen.width, image.mode in GREY)
 
 
 def _settle(headers: Sequence[_Header], how: Decoding) -> Shape:
-    """The one shape of all images."""
+    """Choose the one shape of all images."""
     channels = how.channels or (1 if all(header.grey for header in headers) else 3)
     if how.size is not None:
         height, width = how.size if isinstance(how.size, tuple) else (how.size, how.size)
@@ -307,7 +309,7 @@ def _settle(headers: Sequence[_Header], how: Decoding) -> Shape:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """The same in 8 bits, grey or RGB, without transparency."""
+    """Return the same image with 8 bits, grey or RGB, without transparency."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
@@ -345,7 +347,7 @@ def _digest(source: Encoded) -> bytes | None:
 
 
 def _listed(bad: Sequence[tuple[str, str]]) -> str:
-    """Each with its reason, or all with the one that they share."""
+    """List each image with its reason, or all with the one reason that they share."""
     reasons = {why for _, why in bad}
     if len(bad) > 1 and len(reasons) == 1:
         return f"{listed([key for key, _ in bad])} ({reasons.pop()})"
@@ -362,7 +364,7 @@ def _left_out(name: str, bad: Sequence[tuple[str, str]]) -> tuple[str, ...]:
 def _too_many(name: str, bad: Sequence[tuple[str, str]], allowed: int, total: int) -> str:
     if len(bad) == total:
         return f"{name}: none of the {total} images can be read: {_listed(bad)}"
-    # In Python there is no such option and none is allowed; who wrote --max-bad 0 knows it.
-    cure = "mend or remove them, or allow more of them with --max-bad" if allowed else "mend or remove them"
+    # Python has no such option and allows no unreadable image; whoever wrote --max-bad 0 knows it.
+    cure = "repair or remove them, or allow more of them with --max-bad" if allowed else "repair or remove them"
     some = f"more than {allowed}" if allowed else "some"
     return f"{name}: {some} of the {total} images cannot be read: {_listed(bad)}; {cure}"

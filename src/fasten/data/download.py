@@ -1,4 +1,4 @@
-"""Fetching one file: written aside, checked, and only then given its name."""
+"""Download one file: it is written under a temporary name, checked, and only then renamed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from fasten.files import replaced
 
-Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says so
+Progress = Callable[[int, int | None], None]  # bytes so far, and the total if the server says so
 
 CHUNK = 1 << 20
 PATIENCE = 60.0  # seconds without a byte
 
 
 def download(url: str, target: Path, md5: str) -> None:
-    """Fetch `url` to `target`, which appears only when whole and right; a bar is shown on a terminal."""
+    """Fetch `url` to `target`, which appears only when it is complete and correct; a terminal shows a progress bar."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.md5(usedforsecurity=False)
     with _shown(target.name) as report, replaced(target) as file:
@@ -35,7 +35,7 @@ def download(url: str, target: Path, md5: str) -> None:
 
 
 def _chunks(url: str, target: Path, report: Progress) -> Iterator[bytes]:
-    """What `url` answers, a part at a time."""
+    """Yield what `url` answers, a part at a time."""
     received = 0
     with _one_sentence(url, target), contextlib.closing(urllib.request.urlopen(url, timeout=PATIENCE)) as answer:
         length = answer.headers.get("Content-Length")
@@ -51,7 +51,7 @@ def _chunks(url: str, target: Path, report: Progress) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _one_sentence(url: str, target: Path) -> Iterator[None]:
-    """Whatever goes wrong on the network is an OSError that says what to do."""
+    """Turn whatever goes wrong on the network into an OSError that says what to do."""
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
@@ -69,7 +69,7 @@ def _shown(name: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda received, total: None
         return
-    from rich.console import Console  # here: only a terminal has use for it
+    from rich.console import Console  # here: only a terminal needs it
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

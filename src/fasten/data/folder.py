@@ -1,7 +1,7 @@
 """Folders of images: `class/name.jpg`, at any depth below the class.
 
-Which labels are verified is said by a second folder of the same form, or by a list of names. A folder may also hold
-`train`, and beside it `clean`, `valid` and `test`, each of that form.
+A second folder of the same form, or a list of names, says which labels are verified. A folder may also hold `train`,
+and beside it `clean`, `valid` and `test`, each of that form.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from fasten.suggest import listed
 Role = Literal["train", "clean", "valid", "test"]
 StrPath = str | os.PathLike[str]
 
-ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # what the folders of a data set may be called
+ROLES: Mapping[str, Role] = {**PARTS, "clean": "clean"}  # names of the folders of parts
 
-# What is passed over, and counted.
-HIDDEN, OTHER, LINKED, LOOSE = "hidden files", "files that are no images", "links to folders", "images in no class"
-FOREIGN = "names of folders that are no class of the model's"
+# What is skipped and counted.
+HIDDEN, OTHER, LINKED, LOOSE = "hidden files", "files that are not images", "links to folders", "images outside classes"
+FOREIGN = "names of folders that are not classes of the model"
 
 
 @dataclass(frozen=True)
 class _Image:
     id: str
-    label: str | None  # None: lies in no class
-    path: Path  # the real one
+    label: str | None  # None: not in a class folder
+    path: Path  # with links resolved
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The images of a folder, none of them opened yet."""
+    """The images of a folder, not opened yet."""
 
     name: str
     columns: Columns
-    paths: list[Path]  # the real ones
+    paths: list[Path]  # with links resolved
     notes: list[str]
 
 
@@ -57,13 +57,13 @@ def read_folder(
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Rows:
-    """The images of a folder, called by their paths in it.
+    """Read the images of a folder; their ids are their paths in it.
 
     `clean`, `valid` and `test` are folders of the same form. An image in `clean` is a verified row without a given
-    label; if the same bytes also lie in `root`, it is that row which is verified, and keeps its given label. `verified`
-    is a list of images in `root`, one a line: the label is right as it stands, or is the one behind the name. (A first
-    line `name,label` may be there, and a column `picked`; else rows count as picked at random.) With
-    `class_names`, those of a trained model, images need no label.
+    label; if a file in `root` has the same bytes, its row is verified instead, and keeps its given label. `verified`
+    is a list of images in `root`, one per line: the label after the name is the right one; without it, the given label
+    is right. The list may have a first line `name,label` and a column `picked`; by default, rows count as picked at
+    random. With `class_names`, those of a trained model, images need no label.
     """
     found = list_folder(root, {"clean": clean, "valid": valid, "test": test}, verified, class_names)
     return make_image_rows(found.name, found.columns, found.paths, how or Decoding(), class_names, found.notes)
@@ -76,9 +76,9 @@ def list_folder(
     class_names: Sequence[str] | None = None,
     known: Sequence[str] = (),
 ) -> Listing:
-    """What `read_folder` reads, before any image is opened; `parts` are the folders beside `root`.
+    """List what `read_folder` reads, without opening any image; `parts` are the folders beside `root`.
 
-    `known` are labels that verdicts had which are not read now.
+    `known` are labels of verdicts that are not read this time.
     """
     root = Path(root)
     name = root.name or str(root)
@@ -99,10 +99,10 @@ def list_folder(
 
 
 def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Path]:
-    """Where each part of the data lies, the noisy images first."""
+    """Return the folder of each part of the data, the noisy images first."""
     for folder in (root, *(Path(folder) for folder in asked.values() if folder is not None)):
         if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}; say where the images lie")
+            raise FileNotFoundError(f"there is no folder {folder}; give the path of a folder of images")
     inside = [entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name)]
     folders: dict[Role, Path] = {"train": root}
     if any(ROLES.get(name.lower()) == "train" for name in inside) and all(name.lower() in ROLES for name in inside):
@@ -117,14 +117,15 @@ def _folders(root: Path, asked: Mapping[Role, StrPath | None]) -> dict[Role, Pat
     places = {os.path.realpath(folder): role for role, folder in folders.items()}
     for role, folder in folders.items():
         if places[os.path.realpath(folder)] != role:
-            raise ValueError(f"{folder} is given as the {role} and as another part; give each part its own folder")
+            raise ValueError(f"{folder} is given as the {role} part and as another; give each part its own folder")
     return folders
 
 
 def _called(root: Path, folders: Mapping[Role, Path]) -> list[tuple[Role, Path, str]]:
-    """Each part, its folder, and what the ids of its images begin with.
+    """Return each part, its folder, and the beginning of its images' ids.
 
-    That is the folder's path in the root, or its name where it lies elsewhere, or its role where two have that name.
+    This is the folder's path in the root. If the folder is elsewhere, it is the folder's name, or the role if two such
+    folders have that name.
     """
     real = {role: os.path.realpath(folder) for role, folder in folders.items()}
     top = os.path.join(os.path.realpath(root), "")
@@ -139,7 +140,7 @@ def _called(root: Path, folders: Mapping[Role, Path]) -> list[tuple[Role, Path, 
 
 
 def _images(folder: Path, called: str, folders: Mapping[Role, Path], ignored: Counter[str]) -> Iterator[_Image]:
-    """The images of one part, in the order of their names; other parts inside it are left to themselves."""
+    """Yield the images of one part, sorted by name; other parts inside its folder are skipped."""
     inside = Inside(folder)
     others = {os.path.realpath(other) for other in folders.values()} - {inside.folder}
     for name in _walk(inside, "", others, ignored):
@@ -147,7 +148,7 @@ def _images(folder: Path, called: str, folders: Mapping[Role, Path], ignored: Co
 
 
 def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -> Iterator[str]:
-    """The paths of image files, with / between names; ValueError for a link that leads out."""
+    """Yield the paths of image files, with / between names; a link that leads out raises ValueError."""
     with os.scandir(os.path.join(inside.folder, below)) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -157,7 +158,7 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
         is_image = os.path.splitext(entry.name)[1].lower() in SUFFIXES
         if _is_hidden(entry.name):
             ignored[HIDDEN] += 1
-        elif entry.is_symlink() and (is_image or entry.is_dir()) and inside(name).is_dir():  # else it leads out: raises
+        elif entry.is_symlink() and (is_image or entry.is_dir()) and inside(name).is_dir():  # raises if it leads out
             ignored[LINKED] += 1
         elif entry.is_dir():
             if os.path.realpath(entry.path) not in others:
@@ -169,7 +170,7 @@ def _walk(inside: Inside, below: str, others: set[str], ignored: Counter[str]) -
 
 
 def _unused(name: str, ignored: Mapping[str, int]) -> list[str]:
-    """A note on each kind of what is passed over; other files, with how their names end, are one kind."""
+    """Write a note for each kind of thing that is skipped; other files are one kind, listed by suffix."""
     kinds = {what: f"{count:,}" for what, count in ignored.items() if count and not what.startswith(OTHER)}
     if others := sum(count for what, count in ignored.items() if what.startswith(OTHER)):
         kinds[OTHER] = ": ".join([f"{others:,}", *filter(None, [listed(_endings(ignored))])])
@@ -177,7 +178,7 @@ def _unused(name: str, ignored: Mapping[str, int]) -> list[str]:
 
 
 def _endings(ignored: Mapping[str, int]) -> list[str]:
-    """How the names of files end that are no images."""
+    """Return the suffixes of the files that are not images."""
     return sorted(what.removeprefix(OTHER) for what in ignored if what.startswith(OTHER) and what != OTHER)
 
 
@@ -191,7 +192,7 @@ def _labelled(images: Sequence[_Image], ignored: Counter[str]) -> list[_Image]:
 
 
 def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[str]) -> list[_Image]:
-    """Folders that are no class of the model's say nothing of the label; Unicode's form does not matter."""
+    """Keep only labels that are classes of the model, in either Unicode form; other folders are no labels."""
     known, found = {composed(label): label for label in classes}, {image.label for image in images}
     meant = {label: known.get(composed(label)) for label in found if label is not None}
     ignored[FOREIGN] += sum(label is None for label in meant.values())
@@ -201,13 +202,13 @@ def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[st
 def _check_filled(
     folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]], endings: Sequence[str]
 ) -> None:
-    """Each part has images in classes, and each class has some to learn from."""
+    """Refuse a part without images in class folders, and a class without images to train on."""
     for role, folder in folders.items():
         if not images[role]:
-            unread = f" (files in {listed(endings)} are not read; JPEG and PNG are)" if endings else ""
+            unread = f" ({listed(endings)} files are not read; JPEG and PNG are)" if endings else ""
             raise ValueError(
-                f"{folder} holds no images in folders{unread}; put each image into a folder with its label's name, as "
-                f"{folder / 'cat/1.jpg'}"
+                f"{folder} holds no images in folders{unread}; put each image into a folder named after its label, "
+                f"such as {folder / 'cat/1.jpg'}"
             )
     folder, filled = folders["train"], {image.label for image in images["train"]}
     others = {os.path.realpath(other) for other in folders.values()}
@@ -220,9 +221,9 @@ def _check_filled(
 
 
 def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]], labels: set[str]) -> None:
-    """Refuse a folder around the one that holds the labels' folders, as archives often have it.
+    """Refuse a folder whose only subfolder holds the labels' folders, as in many archives.
 
-    Verdicts may name further labels: where these are no folders in it, the one folder may well be a label.
+    Verdicts may name further labels: if these are not folders in it, the only subfolder may well be a label.
     """
     tops = {image.label for found in images.values() for image in found}
     if len(tops) > 1:
@@ -232,13 +233,13 @@ def _check_depth(root: Path, images: Mapping[Role, Sequence[_Image]], labels: se
     below = {folder[len(around) + 1 :].split("/")[0] for folder in folders}
     if around not in folders and labels - tops <= below:
         raise ValueError(
-            f"{root} has only the label {tops.pop()!r}: all images lie in that folder; if {listed(sorted(below))} are "
+            f"{root} has only the label {tops.pop()!r}: all images are in that folder; if {listed(sorted(below))} are "
             f"labels, give {root / around}"
         )
 
 
 def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | None) -> tuple[list[_Image], Columns]:
-    """All rows, noisy ones first, and what their folders say of them."""
+    """Return all rows, noisy ones first, and what their folders say about them."""
     noisy, clean = images["train"], images.get("clean", [])
     _check_clean(name, clean)
     paths, first = [image.path for image in (*noisy, *clean)], len(noisy)
@@ -263,12 +264,12 @@ def _columns(name: str, images: Mapping[Role, Sequence[_Image]], train: Part | N
 
 
 def _check_clean(name: str, clean: Sequence[_Image]) -> None:
-    """One image does not stand in two classes of the clean folder."""
+    """Refuse an image that is in two classes of the clean folder."""
     paths = [image.path for image in clean]
     for one, other in same_bytes(paths, range(len(paths)), range(len(paths))):
         first, second = clean[one], clean[other]
         if first.label != second.label:
             raise ValueError(
-                f"{name}: {first.id!r} and {second.id!r} are one image, verified as {first.label!r} and as "
+                f"{name}: {first.id!r} and {second.id!r} are the same image, verified as {first.label!r} and as "
                 f"{second.label!r}; keep the one that is right"
             )

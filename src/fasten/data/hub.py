@@ -1,7 +1,8 @@
-"""Folders that the Hugging Face library `datasets` wrote (`save_to_disk`), where that library is installed.
+"""Folders written by `save_to_disk` of Hugging Face's library `datasets`, if that library is installed.
 
 The split is that of the data set (train, validation, test), and the columns are those of `fasten.data.table`; images
-may also be a column `image`, and labels the library's class labels. Nothing is fetched, and no script is run.
+may also be in a column `image`, and labels may be the library's class labels. Nothing is downloaded, and no script is
+run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ IMAGE = "image"
 
 
 def is_hub_folder(path: str | os.PathLike[str]) -> bool:
-    """Did `datasets` write this folder?
+    """Return whether `datasets` wrote this folder.
 
     >>> is_hub_folder("no such folder")
     False
@@ -41,7 +42,7 @@ def read_hub(
     feature_names: Sequence[str] | None = None,
     labelled: bool = True,
 ) -> Rows:
-    """The rows of such a folder, images or features; the arguments are those of `read_table`."""
+    """Read the rows of such a folder, images or features; the arguments are those of `read_table`."""
     folder = Path(path)
     name, table = folder.name, _load(folder)
     table = table if labelled else without_labels(table)
@@ -61,10 +62,10 @@ def _not_used(name: str, columns: Sequence[str]) -> list[str]:
 
 
 def _images(name: str, column: pa.ChunkedArray, folder: Path) -> Stored:
-    """The images of a column, read from its mapped file when they are asked for."""
+    """Return the images of a column; each is read from the memory-mapped file on request."""
     fields = {field.name for field in column.type} if pa.types.is_struct(column.type) else set()
     if not {"bytes", "path"} <= fields:
-        raise ValueError(f"{name}: column {IMAGE!r} holds {column.type}; make it one of images (datasets.Image)")
+        raise ValueError(f"{name}: column {IMAGE!r} holds {column.type}, not images; cast it to datasets.Image")
     inside = Inside(folder)
 
     def fetch(row: int) -> Encoded:
@@ -77,11 +78,11 @@ def _images(name: str, column: pa.ChunkedArray, folder: Path) -> Stored:
 
 
 def _load(folder: Path) -> pa.Table:
-    """One table of all parts, with a column `split` where there are several."""
+    """Load all parts as one table, with a column `split` if the folder is a DatasetDict."""
     if not is_hub_folder(folder):
-        raise FileNotFoundError(f"{folder} was not written by `datasets` (save_to_disk); say where such a folder lies")
+        raise FileNotFoundError(f"{folder} was not written by `datasets` (save_to_disk); give a folder that was")
     try:
-        library = importlib.import_module("datasets")  # few have it, and it takes seconds
+        library = importlib.import_module("datasets")  # few users have it, and importing it takes seconds
     except ImportError:
         raise ValueError(
             f"{folder} needs the library `datasets`; install it (pip install 'fasten-labels[hf]'), or export the data "
@@ -90,7 +91,7 @@ def _load(folder: Path) -> pa.Table:
     try:
         loaded = library.load_from_disk(os.fspath(folder))
         tables = list(_tables(library, loaded))
-    except Exception as error:  # whatever a library raises on a damaged folder
+    except Exception as error:  # the library may raise anything on a damaged folder
         raise ValueError(
             f"{folder} cannot be read by `datasets` ({one_line(error, 200)}); write it again with save_to_disk"
         ) from error
@@ -103,7 +104,7 @@ def _tables(library: Any, loaded: Any) -> Iterator[pa.Table]:
         table = dataset.with_format("arrow")[:]
         for column, feature in dataset.features.items():
             if isinstance(feature, library.ClassLabel):
-                codes = table[column].to_pylist()  # below 0, as none: not known
+                codes = table[column].to_pylist()  # a missing or negative code: no label
                 names = [None if code is None or code < 0 else feature.int2str(code) for code in codes]
                 table = table.set_column(table.column_names.index(column), column, pa.array(names, pa.string()))
         if part is not None and "split" not in table.column_names:

@@ -1,4 +1,4 @@
-"""Images that stay in their files: an array that decodes the rows it is asked for."""
+"""Images that stay in their files: an array that decodes rows on request."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # whatever the name says; others have no business in a data set
-MAX_PIXELS = 64_000_000  # of one file: a few bytes may claim to be an image that fills the memory
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # whatever the file is called; other formats are refused
+MAX_PIXELS = 64_000_000  # of one image: a file of a few bytes may claim a size that fills the memory
 CHANNELS = 3
 
 
 class ImageFiles:
-    """Files under `root` as if they were one array (n, side, side, 3) of uint8. Nothing decoded is kept.
+    """Files under `root` as if they were one array (n, side, side, 3) of uint8. Decoded images are not kept.
 
-    Of each image, whatever its size and colours, this is the middle square, scaled to `side`: the same as to scale
-    the shorter side to `side` and to cut off what is too long at both ends. Several threads may read at once.
+    Each image, whatever its size and colours, becomes its middle square, scaled to `side`: this is the same as scaling
+    its shorter side to `side` and cutting off the excess at both ends. Several threads may read at once.
 
     >>> ImageFiles(Path("shop"), ["a.jpg", "b.jpg"], side=256).shape
     (2, 256, 256, 3)
@@ -38,7 +38,7 @@ class ImageFiles:
 
     @property
     def nbytes(self) -> int:
-        """Were it all decoded."""
+        """The size in bytes if all images were decoded."""
         return math.prod(self.shape)
 
     def __len__(self) -> int:
@@ -51,12 +51,12 @@ class ImageFiles:
         return out
 
     def told(self, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-        """What another process needs to read some rows, in JSON's values; None where they do not lie in files."""
+        """Return what another process needs to read these rows, as JSON values; None if they are not in files."""
         keys = [self.keys[row] for row in rows.tolist()]
         return {"root": str(self.root.absolute()), "keys": keys, "side": self.side}
 
     def _read(self, key: str) -> NDArray[np.uint8]:
-        """One image, (side, side, 3)."""
+        """Decode one image, (side, side, 3)."""
         try:
             with Image.open(self.root / key, formats=FORMATS) as image:
                 return _middle_square(image, self.side)
@@ -66,19 +66,19 @@ class ImageFiles:
             ) from None
         except (PermissionError, MemoryError):
             raise
-        except Exception as error:  # a damaged image fails in many ways, none of which the user has to know
+        except Exception as error:  # a damaged image fails in many ways
             raise ValueError(
                 f"the image {key} in {self.root} cannot be read ({type(error).__name__}: {error}); fetch it again"
             ) from error
 
 
 def shape_of(x: NDArray[Any] | ImageFiles) -> tuple[int, ...]:
-    """Of one example as a network sees it: (channels, height, width) or (features,)."""
+    """Return the shape of one example as a network sees it: (channels, height, width) or (features,)."""
     return (x.shape[3], *x.shape[1:3]) if x.ndim == 4 else x.shape[1:]
 
 
 def in_words(shape: Sequence[int]) -> str:
-    """The shape of one example, as a sentence has it.
+    """Return the shape of one example in words.
 
     >>> in_words((64,)), in_words((3, 32, 24))
     ('64 features', '32×24 pixels in colour')
@@ -90,7 +90,7 @@ def in_words(shape: Sequence[int]) -> str:
 
 
 def check_examples(name: str, x: NDArray[Any] | ImageFiles) -> None:
-    """Refuse what is neither images nor features."""
+    """Raise if the examples are neither images nor features."""
     if (x.ndim, x.dtype.name) not in ((4, "uint8"), (2, "float32")):
         raise ValueError(
             f"{name}: x is {x.dtype} of shape {x.shape}; give images as uint8 (n, H, W, C) or features as float32 "
@@ -102,11 +102,11 @@ def _middle_square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"it claims {width}×{height} pixels, more than {MAX_PIXELS:,}")
-    if image.format == "JPEG":  # decode no more pixels than are of use
+    if image.format == "JPEG":  # decode no more pixels than are needed
         image.draft(None, (2 * side, 2 * side))
         width, height = image.size
     if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # by this way Pillow does not warn
+        image = image.convert("RGBA")  # Pillow warns if this step is left out
     short = min(width, height)
     left, top = (width - short) / 2, (height - short) / 2
     square = image.convert("RGB").resize(

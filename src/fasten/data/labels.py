@@ -1,4 +1,4 @@
-"""Labels as people write them: texts out of whatever holds them, and the classes that they make."""
+"""Labels as people write them: as texts, whatever holds them, and the classes that they form."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PARTS: Mapping[str, Part] = {
 }
 PICKED: Mapping[str, Picked] = {"random": "random", "chosen": "chosen"}
 
-# What other programs write for a blank, and where nobody looked.
 NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
-MOST_MEASURED = 20  # numbers with decimals that may be classes: sizes, say, or versions
+MOST_MEASURED = 20  # so many different numbers with decimals may be classes, such as sizes or versions
+# What other programs write for a blank, and for rows that nobody checked.
 BLANKS = ("nan", "NaN", "<NA>", "NA", "None", "NULL")
 NOBODY = ("-1", "-1.0", *BLANKS)
 
 
 def label_texts(values: Any, what: str) -> list[str | None]:
-    """Labels as texts, None where there is none: from a list, an array, a tensor or a pandas object.
+    """Return the labels of a list, an array, a tensor or a pandas object as texts, with None for no label.
 
-    None, NaN and blank texts are no label. Whole numbers may be stored as floats: 3.0 is "3".
+    None, NaN and blank texts mean no label. Whole numbers may be stored as floats: 3.0 is "3".
 
     >>> label_texts([3, 4.0, None, float("nan"), "dog", " "], "y")
     ['3', '4', None, None, 'dog', None]
@@ -50,7 +50,7 @@ def label_texts(values: Any, what: str) -> list[str | None]:
 
 
 def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
-    """The classes in order, whole numbers by size; two spellings of one label are refused.
+    """Return the classes in order, whole numbers by size; two spellings of one label raise ValueError.
 
     >>> classes_of("counts", ["10", "9"])
     ('9', '10')
@@ -61,15 +61,15 @@ def classes_of(name: str, labels: Iterable[str]) -> tuple[str, ...]:
         other = spelled.setdefault(_spoken(label), label)
         if other != label:
             how = (
-                f"in how Unicode writes their letters, as {other!a} and as {label!a}"
+                f"in their Unicode form, {other!a} and {label!a}"
                 if composed(other) == composed(label)
                 else "in how they are written"
             )
-            raise ValueError(f"{name}: the labels {other!r} and {label!r} differ only {how}; write them alike")
+            raise ValueError(f"{name}: the labels {other!r} and {label!r} differ only {how}; write them the same way")
     if len(found) > MOST_MEASURED and all(re.fullmatch(NUMBER, label) for label in found) and _mostly_fractions(found):
         raise ValueError(
-            f"{name} has {len(found):,} different labels, and they are numbers as {min(found)!r}, as of something "
-            "measured; a label is a class: give texts or whole numbers"
+            f"{name} has {len(found):,} different labels, and they are numbers such as {min(found)!r}, like "
+            "measurements; a label is a class: give texts or whole numbers"
         )
     if len(found) < 2:
         got = f"only the label {min(found)!r}" if found else "no labels"
@@ -83,17 +83,17 @@ def _mostly_fractions(numbers: Collection[str]) -> bool:
 
 
 def check_nobody(name: str, ids: Sequence[Any], given: Collection[str | None], verified: Sequence[str | None]) -> None:
-    """Refuse verdicts that are none, where no row is given such a label."""
+    """Raise if a verdict looks like a mark for "nobody checked" and is not a given label."""
     for text in NOBODY:
         if text in verified and text not in given:
             raise ValueError(
-                f"{name}: {ids[verified.index(text)]!r} is verified as {text!r}, and no row is given that label; leave "
-                "it blank where nobody checked"
+                f"{name}: {ids[verified.index(text)]!r} is verified as {text!r}, which is no row's given label; leave "
+                "the verified label blank if nobody checked"
             )
 
 
 def note_blanks(name: str, given: Sequence[str | None]) -> tuple[str, ...]:
-    """A word on given labels that may stand for none. They are classes, since NA may be Namibia.
+    """Write a note on given labels that may mean "no label". They are classes, since NA may be Namibia.
 
     >>> note_blanks("flags.csv", ["NA", "FR", "NA"])[0][:62]
     "flags.csv: a class is made of the 2 rows with the label 'NA'; "
@@ -101,25 +101,25 @@ def note_blanks(name: str, given: Sequence[str | None]) -> tuple[str, ...]:
     counts = {text: given.count(text) for text in BLANKS}
     return tuple(
         f"{name}: a class is made of the {f'{count:,} rows' if count > 1 else 'one row'} with the label {text!r}; if "
-        "it stands for no label, write nothing there, or leave the rows out"
+        "it means that the label is missing, leave these rows out, or verify them and leave the given label blank"
         for text, count in counts.items()
         if count
     )
 
 
 def check_alike(name: str, given: Iterable[str | None], verified: Iterable[str | None]) -> None:
-    """Refuse verified labels none of which any row is given: of several, they are other names for the same classes."""
+    """Raise if several labels are verified and none is a given label: they are other names for the same classes."""
     known, sure = ({label for label in labels if label is not None} for labels in (given, verified))
     if known and len(sure) > 1 and not known & sure:
         first, second, *_ = sorted(sure)
         raise ValueError(
-            f"{name}: rows are verified as {first!r}, {second!r}, …, and no row is given any of these, but "
-            f"{min(known)!r} for one; write given and verified labels alike"
+            f"{name}: rows are verified as {first!r}, {second!r}, …, and none of these is a given label, but "
+            f"{min(known)!r} is; write given and verified labels the same way"
         )
 
 
 def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) -> None:
-    """The classes differ, and the labels are among them."""
+    """Raise unless the class names differ and the labels are among them."""
     if len(class_names) < 2 or len(set(class_names)) < len(class_names):
         raise ValueError(f"{name}: the class names are {list(class_names)}; give two or more, each once")
     unknown = sorted(set(labels) - set(class_names))
@@ -128,15 +128,15 @@ def check_classes(name: str, class_names: Sequence[str], labels: Iterable[str]) 
 
 
 def check_letters(what: str, texts: Iterable[str | None]) -> None:
-    """Refuse texts that no file can hold, such as names of files in Latin-1 as Python reads them."""
+    """Raise for texts that cannot be encoded, such as the names of files in Latin-1 as Python reads them."""
     written = [text for text in texts if text is not None]
     if is_utf8("".join(written)):
         return
-    raise ValueError(f"{what} {next(t for t in written if not is_utf8(t))!r} is not UTF-8; spell it otherwise")
+    raise ValueError(f"{what} {next(t for t in written if not is_utf8(t))!r} is not UTF-8; spell it differently")
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a file can hold a text: Python reads names in other letters with marks that none can."""
+    """Return whether a text can be encoded: Python reads file names in other encodings as texts that cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -145,9 +145,9 @@ def is_utf8(text: str) -> bool:
 
 
 def label_reader(known: Iterable[str]) -> Callable[[str], str]:
-    """What the cells of a list mean: a known label, whatever blanks are around either, or our mark before a formula.
+    """Return a function that reads a list's cells as known labels, despite spaces and our mark before a formula.
 
-    Letters may be written in either of Unicode's forms.
+    Letters may be in either Unicode form.
 
     >>> read = label_reader([" cat", "=dog"])
     >>> read("cat "), read("'=dog"), read(" emu")
@@ -163,12 +163,12 @@ def label_reader(known: Iterable[str]) -> Callable[[str], str]:
 
 
 def composed(text: str) -> str:
-    """In one of Unicode's forms: macOS may write é as e and its accent."""
+    """Return the text in composed Unicode form: macOS may write é as e and its accent."""
     return unicodedata.normalize("NFC", text)
 
 
 def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:
-    """The numbers of labels, which are among the classes; -1 for none.
+    """Return the class numbers of the labels, -1 for none; an unknown label raises ValueError.
 
     >>> encode_labels("pets", ["cat", "dog"], ["dog", None]).tolist()
     [1, -1]
@@ -179,15 +179,15 @@ def encode_labels(name: str, class_names: Sequence[str], labels: Sequence[str | 
 
 
 def as_written(verified: list[str | None], given: set[str]) -> list[str | None]:
-    """Numbers beside blanks are often written as 3.0; where the given label is 3, that is meant."""
+    """Read 3.0 as 3 if that is a given label: numbers in a column with blanks are often written so."""
     whole = {f"{label}.0": label for label in given}
     return [whole.get(text, text) if text is not None and text not in given else text for text in verified]
 
 
 def codes_of(labels: Any, class_names: Sequence[str] | None, what: str) -> NDArray[np.int64]:
-    """Labels as numbers of classes, from such numbers or, where the classes have names, from these; -1 for none.
+    """Return labels as class numbers, from such numbers or, if the classes have names, from names; -1 for none.
 
-    Truth values count as 0 and 1, unless classes are called so.
+    Truth values count as 0 and 1, unless a class is called True.
 
     >>> codes_of(["dog", None], ["cat", "dog"], "verified").tolist(), codes_of([0, 1], None, "y").tolist()
     ([1, -1], [0, 1])
@@ -207,20 +207,20 @@ def codes_of(labels: Any, class_names: Sequence[str] | None, what: str) -> NDArr
         if text is not None and text not in known:
             cure = nearest(text, names) if names else "name the classes with class_names, in the order of their numbers"
             if counted:
-                cure = "labels count from 0, and -1 is none" + (f": give 0 to {most}, or names" if names else "")
+                cure = "labels count from 0, and -1 means none" + (f": give 0 to {most}, or names" if names else "")
             raise ValueError(f"{what}: unknown label {text!r} in row {row}; {cure}")
     return np.array([-1 if text is None else known[text] for text in texts], np.int64)
 
 
 def _are_numbers(column: NDArray[Any]) -> bool:
-    """Whether labels count the classes, some perhaps missing; texts and truth values are names."""
+    """Return whether labels are class numbers, some perhaps missing; texts and truth values are names."""
     if column.dtype.kind != "O":
         return column.dtype.kind in "iuf"
     return not any(isinstance(value, str | bytes | bool | np.bool_) for value in column.ravel().tolist())
 
 
 def part_of(text: str | None, where: str) -> Part | None:
-    """A part of the split by one of its usual names; None for a blank.
+    """Return the part of the split with this usual name; None for a blank.
 
     >>> part_of("Validation", "pets.csv"), part_of("", "pets.csv")
     ('valid', None)
@@ -229,7 +229,7 @@ def part_of(text: str | None, where: str) -> Part | None:
 
 
 def picked_of(text: str | None, where: str) -> Picked | None:
-    """How a row was picked for verification; None for a blank.
+    """Return how a row was picked for verification; None for a blank.
 
     >>> picked_of("chosen", "pets.csv")
     'chosen'
@@ -245,13 +245,13 @@ def _one_of(text: str | None, known: Mapping[str, T], what: str, names: Sequence
 
 
 def _spoken(label: str) -> str:
-    """What is left of a label without case, blanks around it, ways to write one letter, and a number's '.0'."""
+    """Return a label without case, surplus spaces, variants of one character, and the '.0' of a number."""
     plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
     return re.sub(r"^(-?\d+)\.0+$", r"\1", plain)
 
 
 def on_host(values: Any) -> Any:
-    """A tensor, perhaps on a device, as an array; anything else as it is."""
+    """Return a tensor, perhaps on a device, as an array, and anything else unchanged."""
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
@@ -263,7 +263,7 @@ def on_host(values: Any) -> Any:
 
 def _flat(values: Any, what: str) -> NDArray[Any]:
     values = on_host(values)
-    if isinstance(values, list | tuple):  # NumPy would make a text of a NaN among texts
+    if isinstance(values, list | tuple):  # NumPy would turn a NaN among texts into a text
         return np.fromiter(values, object, len(values))
     column = np.asarray(values)
     if column.ndim == 2 and column.shape[1] == 1:
@@ -275,7 +275,7 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
 
 def _text(value: Any, row: int, what: str) -> str | None:
     if isinstance(value, str):
-        return str(value) if value.strip() else None  # NumPy's texts are texts, but look otherwise in a message
+        return str(value) if value.strip() else None  # NumPy's texts are texts too, but their repr in a message differs
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return str(value)
     if isinstance(value, float | np.floating) and float(value).is_integer():

@@ -1,4 +1,4 @@
-"""What a set of examples looks like on average: by this all are normalised."""
+"""Mean and standard deviation of a set of examples, by which all are normalised."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from fasten.data.images import ImageFiles
 
-CHUNK = 8192  # rows whose mean is taken at a time
-SAMPLED = 2000  # images, or more, from which the mean colour is taken
-FEW = 16  # of them that are counted at a time, and take eight times their bytes
-CONSTANT = 1e-6  # of a column's mean: less spread than this may be float32 rounding, and is not blown up
+CHUNK = 8192  # rows that are summed at a time
+SAMPLED = 2000  # images, at least, from which the mean colour is computed, if there are so many
+FEW = 16  # images that are counted at a time: counting takes eight times their bytes
+CONSTANT = 1e-6  # of a column's mean: a smaller spread may be float32 rounding, and is not scaled up
 
 
 def moments(x: NDArray[Any] | ImageFiles, rows: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the noisy rows, of each feature or of each channel of pixels in [0, 1]."""
+    """Return mean and standard deviation over some rows, for each feature or each channel of pixels in [0, 1]."""
     if x.ndim == 4:
         some, values = rows[:: max(1, len(rows) // SAMPLED)], np.arange(256) / 255
         counts = np.sum([_histograms(x[some[start : start + FEW]]) for start in range(0, len(some), FEW)], 0)
@@ -32,5 +32,5 @@ def moments(x: NDArray[Any] | ImageFiles, rows: NDArray[np.int64]) -> tuple[tupl
 
 
 def _histograms(images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How often each channel has each value, (C, 256)."""
+    """Count how often each channel has each value, (C, 256)."""
     return np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(images, 3, 0)])

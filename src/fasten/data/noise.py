@@ -1,7 +1,7 @@
-"""Label noise: what the command line asks for, its transition matrix, and true labels made noisy.
+"""Label noise: the kinds that `--noise` takes, their transition matrices, and true labels made noisy.
 
-T[i, j] = P(given = j | true = i). All kinds but `matrix` touch exactly ⌊R n⌋ labels, drawn over the whole set and not
-class by class, and Q[i, j] says where a touched label of class i goes, so that T = (1 − R) I + R Q.
+T[i, j] = P(given = j | true = i). All kinds but `matrix` touch exactly ⌊R n⌋ labels, drawn from the whole set and not
+class by class. Q[i, j] is the probability that a touched label of class i becomes j, so that T = (1 − R) I + R Q.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Matrix = NDArray[np.float64]
 Flips = Mapping[int, tuple[int, ...]]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ROW_SUM_TOLERANCE = 1e-3  # rows typed by hand, or rounded to a few digits as in transition.csv, sum to one only about
+ROW_SUM_TOLERANCE = 1e-3  # rows typed by hand, or rounded as in transition.csv, sum to one only approximately
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """Noisy labels, and the T that they were drawn by."""
+    """Noisy labels, and the T from which they were drawn."""
 
     labels: Labels  # (n,)
     transition: Matrix  # (N, N)
 
 
 def parse_noise(text: str) -> Noise:
-    """Read noise as the command line writes it.
+    """Read noise as written on the command line.
 
     >>> parse_noise("symmetric:0.8")
     Noise(kind='symmetric', rate=0.8, path=None)
@@ -79,7 +79,7 @@ def parse_noise(text: str) -> Noise:
     """
     kind, colon, argument = text.strip().partition(":")
     if kind not in KINDS:
-        written = "" if colon else "write its kind and rate, as symmetric:0.4; "
+        written = "" if colon else "write its kind and rate, such as symmetric:0.4; "
         raise ValueError(f"unknown noise {kind!r}; {written}{nearest(kind, KINDS)}")
     if kind == "matrix":
         return Noise("matrix", path=argument)
@@ -95,7 +95,7 @@ def parse_noise(text: str) -> Noise:
 def transition_of(
     noise: Noise, num_classes: int, flips: Flips | None = None, names: Sequence[str] | None = None
 ) -> Matrix:
-    """The true T of this noise, (N, N). `flips` is the data set's map for asymmetric noise, `names` are its classes.
+    """Return the true T of this noise, (N, N). `flips` is the data's map for asymmetric noise, `names` its classes.
 
     >>> transition_of(parse_noise("symmetric:0.5"), 2).tolist()
     [[0.75, 0.25], [0.25, 0.75]]
@@ -133,7 +133,7 @@ def corrupt(
 
 
 def _draw(labels: Labels, rows: Matrix, rng: np.random.Generator) -> Labels:
-    """One draw for each label from its class's row."""
+    """Draw each label anew from the row of its class."""
     drawn = labels.copy()
     for c in np.unique(labels):
         mine = np.flatnonzero(labels == c)
@@ -156,8 +156,8 @@ def _targets(kind: Kind, num_classes: int, flips: Flips | None) -> Matrix:
         return np.roll(identity, 1, axis=1)
     if not flips:
         raise ValueError(
-            "asymmetric noise needs to know which classes are mistaken for which; of the known data sets, CIFAR-10, "
-            "CIFAR-100 and digits have such a map, this one has none: use pair:R or matrix:FILE"
+            "asymmetric noise needs a map of which class is mistaken for which; of the known data sets, CIFAR-10, "
+            "CIFAR-100 and digits have such a map, but these data have none: use pair:R or matrix:FILE"
         )
     for true, others in flips.items():
         identity[true] = np.isin(np.arange(num_classes), others) / len(others)
@@ -169,7 +169,7 @@ def _read_matrix(path: Path, num_classes: int, names: Sequence[str] | None) -> M
         raise FileNotFoundError(f"no noise matrix at {path}; give the path of a .csv, .npy or .npz file")
     readers = {".csv": _read_csv, ".npy": _read_npy, ".npz": _read_npy}
     if path.suffix.lower() not in readers:
-        raise ValueError(f"noise matrix {path} is a {path.suffix or 'nameless'} file; give a .csv, .npy or .npz file")
+        raise ValueError(f"noise matrix {path} is a {path.suffix or 'suffixless'} file; give a .csv, .npy or .npz file")
     matrix = readers[path.suffix.lower()](path, num_classes, names)
     if matrix.shape != (num_classes, num_classes):
         raise ValueError(
@@ -178,7 +178,7 @@ def _read_matrix(path: Path, num_classes: int, names: Sequence[str] | None) -> M
         )
     bad = np.flatnonzero(~np.isfinite(matrix).all(1) | (matrix < 0).any(1))
     if len(bad):
-        raise ValueError(f"noise matrix {path}: row {bad[0]} is negative or not finite; give probabilities")
+        raise ValueError(f"noise matrix {path}: row {bad[0]} has a negative or non-finite entry; give probabilities")
     sums = matrix.sum(1)
     off = np.flatnonzero(abs(sums - 1) > ROW_SUM_TOLERANCE)
     if len(off):
@@ -190,28 +190,28 @@ def _read_matrix(path: Path, num_classes: int, names: Sequence[str] | None) -> M
 
 
 def _read_csv(path: Path, num_classes: int, names: Sequence[str] | None) -> Matrix:
-    """Numbers; a line of names above them and a column of names to their left may stand there, as in transition.csv.
+    """Read a table of numbers, perhaps with a first line and a first column of class names, as in transition.csv.
 
-    Classes that are named may come in any order.
+    Named classes may come in any order.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets put a mark before the text
+        with open(path, encoding="utf-8-sig", newline="") as file:  # -sig: spreadsheets write a byte order mark
             rows = [row for row in csv.reader(file) if row]
         above = rows.pop(0)[-num_classes:] if len(rows) == num_classes + 1 else None
         left = [row.pop(0) for row in rows] if all(len(row) == num_classes + 1 for row in rows) else None
         matrix = np.array([[float(cell) for cell in row] for row in rows], np.float64)
-    except (ValueError, csv.Error) as error:  # a ragged table is a ValueError of NumPy's
+    except (ValueError, csv.Error) as error:  # NumPy raises ValueError on a ragged table
         raise ValueError(
             f"noise matrix {path} is not a table of numbers ({error}); write {num_classes} lines of {num_classes} "
             "numbers, separated by commas"
         ) from None
     if matrix.shape != (num_classes, num_classes):
-        return matrix  # refused in a moment
+        return matrix  # the caller refuses it
     return matrix[np.ix_(_places(left, num_classes, names, path), _places(above, num_classes, names, path))]
 
 
 def _places(found: list[str] | None, num_classes: int, names: Sequence[str] | None, path: Path) -> list[int]:
-    """Where a file has each class, by its name or its number; as they come where it has no names."""
+    """Return the place of each class in a file, by its name or number; in order if the file has no names."""
     numbers = [str(number) for number in range(num_classes)]
     if found is None or names is None:
         return list(range(num_classes))
@@ -221,7 +221,7 @@ def _places(found: list[str] | None, num_classes: int, names: Sequence[str] | No
             return [said.index(name) for name in known]
     unknown = next((name for name in said if name not in names), None)
     wrong = "names a class twice" if unknown is None else f"names a class {unknown!r}, which the data does not have"
-    raise ValueError(f"noise matrix {path} {wrong}; name {_few(names)} as the data does, or leave the names out")
+    raise ValueError(f"noise matrix {path} {wrong}; use the names of the data ({_few(names)}), or leave them out")
 
 
 def _few(names: Sequence[str]) -> str:
@@ -235,7 +235,7 @@ def _read_npy(path: Path, num_classes: int, names: Sequence[str] | None) -> Matr
             if isinstance(loaded, np.ndarray):
                 return np.asarray(loaded, np.float64)
             arrays = [np.asarray(loaded[name], np.float64) for name in loaded.files]
-    except Exception as error:  # a damaged file fails in many ways, none of which the user has to know
+    except Exception as error:  # a damaged file fails in many ways
         raise ValueError(
             f"noise matrix {path} cannot be read ({type(error).__name__}: {error}); save one {num_classes} × "
             f"{num_classes} array of numbers with numpy.save"

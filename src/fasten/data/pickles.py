@@ -1,9 +1,9 @@
-"""Pickled data files, read without doing what they say.
+"""Pickled data files, read without executing what they say.
 
 A pickle is a program: it names functions and has them called. Here every name stands for an object of ours that only
-notes its arguments, and the arrays are built from the notes after the file has been read to its end. So NumPy's own
+notes its arguments, and the arrays are built from the notes after the whole file has been read. So NumPy's own
 unpickling code, which trusts its input, never sees the file; no array is larger than the bytes that the file holds for
-it; and a name which is not in the list below ends the reading.
+it; and a name that is not in the list below is an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _STORAGES = {
 
 
 def load_plain(data: bytes) -> Any:
-    """The content of a pickle made of arrays, strings, numbers, lists, tuples and dictionaries; ValueError otherwise.
+    """Load a pickle of arrays, strings, numbers, lists, tuples and dictionaries; anything else raises ValueError.
 
-    Arrays are read-only views of the file's bytes; Python 2's strings are bytes.
+    Arrays are read-only views of the file's bytes; strings of Python 2 become bytes.
 
     >>> load_plain(pickle.dumps({"labels": np.arange(3)}))
     {'labels': array([0, 1, 2])}
@@ -51,7 +51,7 @@ def load_plain(data: bytes) -> Any:
 
 
 def load_torch_file(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of a file in which torch.save wrote a dictionary of NumPy arrays or tensors; no torch is needed."""
+    """Load a dictionary of NumPy arrays or tensors that torch.save wrote; torch is not needed."""
     data = Path(path).read_bytes()
     with _only_value_errors(path):
         content = _read_torch_zip(data) if data.startswith(b"PK") else _read_torch_legacy(data)
@@ -65,7 +65,7 @@ def load_torch_file(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 
 
 class _Refused(ValueError):
-    """The file asks for what no data file needs; unlike other errors on the way, this one says so itself."""
+    """Raised if a file asks for something that no data file needs; unlike other errors, it is passed on as it is."""
 
 
 @contextlib.contextmanager
@@ -83,12 +83,12 @@ def _only_value_errors(path: str | os.PathLike[str] | None = None) -> Iterator[N
 
 
 def _shown(text: str) -> str:
-    """What a file says, fit for a terminal."""
+    """Return text from a file, made safe for a terminal."""
     return text[:200].encode("unicode_escape").decode("ascii")
 
 
 class _Name:
-    """A function or class that files may name; calling it notes the arguments, or makes a harmless value of them."""
+    """A function or class that files may name; calling it notes the arguments or builds a harmless value."""
 
     __slots__ = ("_make", "name")
 
@@ -100,12 +100,12 @@ class _Name:
             raise _Refused(f"the file calls {self.name}, which a data file never needs; it may be malicious")
         return self._make(*args)
 
-    def __setstate__(self, state: object) -> None:  # else a pickle could change our attributes
+    def __setstate__(self, state: object) -> None:  # otherwise a pickle could change our attributes
         raise _Refused(f"the file changes {self.name}, which a data file never needs; it may be malicious")
 
 
 class _Note:
-    """What a file says of an object that is built later."""
+    """What a file says about an object that is built later."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class _Scalar(_Note):
 class _Storage(_Note):
     dtype: np.dtype[Any]
     numel: int
-    raw: bytes = b""  # the legacy format has it only after the pickle
+    raw: bytes = b""  # in the legacy format it comes after the pickle
 
 
 class _Tensor(_Note):
@@ -204,7 +204,7 @@ class _Tensor(_Note):
 
 
 def _array(raw: object, dtype: object, shape: object, order: Literal["C", "F"]) -> NDArray[Any]:
-    """An array over `raw`, where it has exactly as many bytes as the array needs."""
+    """Return an array over `raw`, which must have exactly as many bytes as the array needs."""
     if isinstance(raw, str):
         raw = raw.encode("latin1")
     if not isinstance(raw, bytes | bytearray):
@@ -215,7 +215,7 @@ def _array(raw: object, dtype: object, shape: object, order: Literal["C", "F"]) 
         raise _Refused("the file holds an array without a dtype")
     sizes = _sizes(shape)
     if math.prod(sizes) * dtype.itemsize != len(raw):
-        raise _Refused(f"the file promises an array of shape {_shown(str(shape))} and holds {len(raw)} bytes of it")
+        raise _Refused(f"the file promises an array of shape {_shown(str(shape))} but holds {len(raw)} bytes of it")
     return np.frombuffer(bytes(raw), dtype).reshape(sizes, order=order)
 
 
@@ -234,7 +234,7 @@ def _text(value: object) -> str:
 
 
 def _encode(text: object, encoding: object = "latin1") -> bytes:
-    """Python 3 writes bytes in this way into pickles that Python 2 can read."""
+    """Return bytes as Python 3 writes them into pickles that Python 2 can read."""
     if not isinstance(text, str) or _text(encoding) not in ("latin1", "latin-1"):
         raise _Refused("the file encodes text in an unknown way")
     return text.encode("latin1")
@@ -282,7 +282,7 @@ class _Unpickler(pickle.Unpickler):
 def _unpickle(
     data: bytes, start: int, names: Mapping[str, _Name], persistent: Persistent | None, encoding: Encoding
 ) -> tuple[Any, int]:
-    """The pickle that begins at `start`, with notes where it has arrays, and where it ends."""
+    """Load the pickle that begins at `start`, with notes in place of arrays; return it and its end."""
     end = _end_of_pickle(data, start)
     return _Unpickler(data[start:end], names, persistent, encoding).load(), end
 
@@ -291,20 +291,20 @@ def _end_of_pickle(data: bytes, start: int) -> int:
     stream = io.BytesIO(data)
     stream.seek(start)
     for opcode, argument, _ in pickletools.genops(stream):
-        # The unpickler makes its memo as long as the largest index, which a few bytes can make gigabytes.
+        # The unpickler makes its memo as long as the largest index, so a few bytes could allocate gigabytes.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(data):
             raise _Refused("the file numbers its parts beyond their count; it may be malicious")
-        if opcode.name.startswith("EXT"):  # these may find a class without asking find_class
+        if opcode.name.startswith("EXT"):  # these may load a class without calling find_class
             raise _Refused("the file uses pickle extensions, which a data file never needs; it may be malicious")
     return stream.tell()
 
 
 def _build(value: Any, done: dict[int, Any]) -> Any:
-    """`value` with arrays for notes. `done` keeps what is shared shared, and finds what contains itself."""
+    """Return `value` with arrays in place of notes. `done` keeps shared objects shared, and detects cycles."""
     if type(value) in _PLAIN:
         return value
     if id(value) not in done:
-        done[id(value)] = _Refused  # stands for: begun
+        done[id(value)] = _Refused  # marks it as begun
         done[id(value)] = _build_once(value, done)
     if done[id(value)] is _Refused:
         raise _Refused("the file holds a list that contains itself")
@@ -322,11 +322,11 @@ def _build_once(value: Any, done: dict[int, Any]) -> Any:
 
 
 def _storage_of(pid: Any, byteorder: str) -> tuple[str, _Storage]:
-    """The key and the note of a storage from its persistent id."""
+    """Return the key and the note of a storage, from its persistent id."""
     tag, kind, key, _location, numel, *view = pid
     name = kind.name.removeprefix("torch.") if isinstance(kind, _Name) else ""
     if _text(tag) != "storage" or name not in _STORAGES or any(part is not None for part in view):
-        raise _Refused("the file holds a tensor of a kind that is not known here; save it as a NumPy array")
+        raise _Refused("the file holds a tensor of an unknown kind; save it as a NumPy array")
     return _text(key), _Storage(np.dtype(_STORAGES[name]).newbyteorder(byteorder), _sizes((numel,))[0])  # type: ignore[arg-type]
 
 
@@ -357,7 +357,7 @@ def _read_torch_zip(data: bytes) -> Any:
 
 
 def _read_torch_legacy(data: bytes) -> Any:
-    """Three pickles about the file, the object, the keys of its storages; then each storage's length and bytes."""
+    """Read pickles about the file, the object and the keys of its storages, then each storage's length and bytes."""
     magic, end = _unpickle(data, 0, _NUMPY_NAMES, None, "utf-8")
     if magic != TORCH_MAGIC:
         raise _Refused("torch.save did not write this file")

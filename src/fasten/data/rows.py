@@ -1,6 +1,7 @@
-"""Rows: users' own data, each row with what is known of its label. All that reads such data makes one of these.
+"""Rows: users' own data, each row with what is known about its label. Every reader of such data returns a `Rows`.
 
-`given` is the label that a row came with, `verified` what somebody says who looked; both are the users' own texts.
+`given` is the label that a row came with, `verified` the label according to somebody who checked it; both are the
+users' own texts.
 """
 
 from __future__ import annotations
@@ -37,38 +38,38 @@ Texts = tuple[str | None, ...]
 Labels = NDArray[np.int64]
 Pairs = Sequence[tuple[int, int]]
 
-# Of the test rows: more copies of training images than this are a mistake, fewer are what data from the net hold.
+# Share of the test rows: more copies of training images are a mistake, fewer are normal in data from the web.
 COPIES_ALLOWED = 0.01
 ID = "the id"
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What is known of each row, checked for itself before any image is opened.
+    """What is known about each row, checked before any image is opened.
 
-    `picked` says how a verified row came to be looked at: at random, or because it was chosen.
+    `picked` says how a verified row came to be checked: at random, or because it was chosen.
     """
 
-    ids: tuple[str, ...]  # of a file, its path in the data folder
+    ids: tuple[str, ...]  # for a file, its path in the data folder
     given: Texts  # None: came without a label
     verified: Texts  # None: nobody checked
     picked: tuple[Picked | None, ...]  # None: not verified
-    split: tuple[Part | None, ...]  # None: not said
+    split: tuple[Part | None, ...]  # None: not specified
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
-        """What is known of some of the rows."""
+        """Return the columns for some of the rows."""
         kept = rows.tolist()
         columns: Any = (tuple(getattr(self, field.name)[row] for row in kept) for field in fields(Columns))
         return Columns(*columns)
 
     def labels(self) -> set[str]:
-        """All labels, given and verified."""
+        """Return all labels, given and verified."""
         return {label for label in (*self.given, *self.verified) if label is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class Rows(Columns):
-    """Users' own data as their files hold it, nothing split: what is known of each row, and the examples.
+    """Users' own data as the files hold them, not split: what is known about each row, and the examples.
 
     >>> rows = make_rows("pets", make_columns(["a", "b"], given=["cat", "dog"], verified=["dog", None]), np.eye(2))
     >>> rows.class_names, rows.given_codes().tolist(), rows.verified_codes().tolist(), rows.picked
@@ -78,14 +79,14 @@ class Rows(Columns):
     name: str
     x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
     class_names: tuple[str, ...]
-    notes: tuple[str, ...] = ()  # sentences for the user: what was left out, what looks odd
-    feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
+    notes: tuple[str, ...] = ()  # messages for the user: what was left out, what looks odd
+    feature_names: tuple[str, ...] = ()  # of the columns of x, if they have names
 
     def __post_init__(self) -> None:
         check_columns(self.name, self.columns)
         check_classes(self.name, self.class_names, self.labels())
         if len(self.x) != len(self.ids):
-            raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id a row")
+            raise ValueError(f"{self.name}: x has {len(self.x)} rows for {len(self.ids)} ids; give one id per row")
         check_examples(self.name, self.x)
 
     def __len__(self) -> int:
@@ -97,30 +98,30 @@ class Rows(Columns):
 
     @property
     def columns(self) -> Columns:
-        """The same without the examples."""
+        """The columns without the examples."""
         return Columns(self.ids, self.given, self.verified, self.picked, self.split)
 
     def given_codes(self) -> Labels:
-        """The given labels' numbers; -1 where a row has none."""
+        """Return the class numbers of the given labels; -1 for none."""
         return self._codes[0].copy()
 
     def verified_codes(self) -> Labels:
-        """The verified labels' numbers; -1 where nobody checked."""
+        """Return the class numbers of the verified labels; -1 if nobody checked."""
         return self._codes[1].copy()
 
     def judged_codes(self) -> Labels:
-        """What validation and test rows are measured by: the verified label, or the given one where nobody checked."""
+        """Return the labels that count for validation and test rows: verified, or given if nobody checked."""
         verified = self.verified_codes()
         return np.where(verified >= 0, verified, self.given_codes())
 
     @cached_property
     def _codes(self) -> tuple[Labels, Labels]:
-        """Made once, since a task asks for them seven times; copies go out, into some of which noise is written."""
+        """Both kinds of class numbers, cached because a task needs them often; callers get copies to write to."""
         given, verified = (encode_labels(self.name, self.class_names, part) for part in (self.given, self.verified))
         return given, verified
 
     def rows_of(self, part: Part) -> Labels:
-        """The rows that are said to be of a part of the split."""
+        """Return the rows that the data assign to a part of the split."""
         return np.flatnonzero(np.array([said == part for said in self.split], bool))
 
 
@@ -132,7 +133,7 @@ def make_columns(
     picked: Iterable[Picked | None] | None = None,
     split: Iterable[Part | None] | None = None,
 ) -> Columns:
-    """Columns with what was not said filled in; a verified row counts as picked at random unless it is said.
+    """Return columns with defaults for what is not given; verified rows count as picked at random by default.
 
     >>> make_columns(["a", "b"], verified=["cat", None], picked=["chosen", "chosen"]).picked
     ('chosen', None)
@@ -149,16 +150,16 @@ def make_columns(
 
 
 def _ways(picked: Iterable[Picked | None]) -> tuple[Picked | None, ...]:
-    """How rows were picked, None where nothing is said, which pandas may hold as NaN."""
+    """Return how rows were picked, None if that is not given; pandas may hold this as NaN."""
     ways = list(picked)
     missing = np.asarray(pd.isna(np.fromiter(ways, object, len(ways)))).tolist()
     return tuple(None if absent else way for way, absent in zip(ways, missing, strict=True))
 
 
 def add_verdicts(name: str, columns: Columns, verdicts: Iterable[tuple[int, str, Picked]]) -> Columns:
-    """The columns with (row, verified label, how it was picked) added; two labels for one row are refused.
+    """Add verdicts (row, verified label, how it was picked) to columns; two labels for one row raise ValueError.
 
-    A row that was picked at random once counts as random, though it was also chosen.
+    A row that was once picked at random counts as random, even if it was also chosen.
 
     >>> add_verdicts("pets", make_columns(["a", "b"], given=["cat", "dog"]), [(0, "dog", "chosen")]).verified
     ('dog', None)
@@ -182,9 +183,9 @@ def make_rows(
     notes: Sequence[str] = (),
     feature_names: Sequence[str] = (),
 ) -> Rows:
-    """Rows with the classes that their labels make, or `class_names` where a trained model knows them.
+    """Return rows whose classes are those of their labels, or `class_names`, those of a trained model.
 
-    With `class_names` no other label may come, but labels may be missing.
+    With `class_names`, no other label may occur, but labels may be missing.
     """
     names = _settle_classes(name, columns, class_names)
     if class_names is None:
@@ -192,7 +193,7 @@ def make_rows(
     if isinstance(x, np.ndarray) and x.ndim == 2:
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)
-    said = tuple(dict.fromkeys(notes))  # where a list adds verdicts to rows, each once
+    said = tuple(dict.fromkeys(notes))  # each once, also if a list adds verdicts to rows that have notes
     return Rows(**known, name=name, x=x, class_names=names, notes=said, feature_names=tuple(feature_names))
 
 
@@ -204,9 +205,9 @@ def make_image_rows(
     class_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
 ) -> Rows:
-    """Rows of stored images, less those that cannot be read; all else is checked before the first is decoded.
+    """Return rows of stored images without unreadable ones; all else is checked before an image is decoded.
 
-    Paths in `sources` are real ones, so that one file under two names is found.
+    Paths in `sources` have their links resolved, so that one file under two names is found.
     """
     _settle_classes(name, columns, class_names)
     if all(isinstance(source, Path) for source in sources):
@@ -216,12 +217,12 @@ def make_image_rows(
     kept = columns.take(decoded.kept)
     lost = sorted(columns.labels() - kept.labels())
     if lost:
-        raise ValueError(f"{name}: no image of the class {lost[0]!r} can be read; mend them, or take the class out")
+        raise ValueError(f"{name}: no image of the class {lost[0]!r} can be read; repair them, or take the class out")
     return make_rows(name, kept, decoded.images, class_names, (*notes, *copies, *decoded.notes))
 
 
 def compare_test_rows(rows: Rows) -> Rows:
-    """The same, with a note on test rows that are copies of others; among images many copies are refused."""
+    """Add a note if test rows are copies of other rows; for images, many copies raise ValueError."""
     assert isinstance(rows.x, np.ndarray)
     test, others = _test_and_others(rows)
     if not test:
@@ -233,7 +234,7 @@ def compare_test_rows(rows: Rows) -> Rows:
 
 
 def check_columns(name: str, columns: Columns) -> None:
-    """There are rows, all columns have one entry for each, and every row has an id of its own."""
+    """Raise unless there are rows, each column has one entry for each, and the ids are unique."""
     total = len(columns.ids)
     if not total:
         raise ValueError(f"{name} holds no rows; give some")
@@ -250,7 +251,7 @@ def check_columns(name: str, columns: Columns) -> None:
 
 
 def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> None:
-    """No two rows have one key; if some do, the sentence tells what is worst about it."""
+    """Raise if two rows have the same key; the message names the worst consequence."""
     if len(set(keys)) == len(keys):
         return
     places = defaultdict(list)
@@ -263,20 +264,19 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
             first, second = sorted(sure)[:2]
             both = _rows(sorted([sure[first], sure[second]]))
             cure = "keep the one that is right"
-            if what == ID:  # nobody knows which of the two is wrong, the verdict or the id
-                cure = "if these are one row, keep the verdict that is right, and if they are two, give each its own id"
+            if what == ID:  # either the verdict or the id may be wrong
+                cure = "if they are one row, keep the verdict that is right; if they are two, give each its own id"
             raise ValueError(f"{name}: {what} {key!r} is verified as {first!r} and as {second!r} ({both}); {cure}")
     for key, rows in repeated:
         if len({columns.split[row] == "test" for row in rows}) > 1:
             there = _where(columns, [row for row in rows if columns.split[row] != "test"])
             raise ValueError(
-                f"{name}: {what} {key!r} is a test row that also stands {there} ({_rows(rows)}); take it out of one of "
-                "them"
+                f"{name}: {what} {key!r} is a test row that is also {there} ({_rows(rows)}); take it out of one of them"
             )
     key, rows = repeated[0]
     more = len(repeated) - 1
     others = f", and {more} more {are(more)} repeated" if more else ""
-    raise ValueError(f"{name}: {what} {key!r} stands twice ({_rows(rows)}){others}; keep one row of each")
+    raise ValueError(f"{name}: {what} {key!r} occurs more than once ({_rows(rows)}){others}; keep one row of each")
 
 
 def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | None) -> tuple[str, ...]:
@@ -288,7 +288,7 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
     if bare and len(bare) < len(columns.ids):
         lack = f"{len(bare)} of {len(columns.ids)} rows {'lacks' if len(bare) == 1 else 'lack'} a label"
         where = f"first {columns.ids[bare[0]]!r} ({_rows(bare[:1])})"
-        raise ValueError(f"{name}: {lack}, {where}; give each one, or a verdict in its place, or take them out")
+        raise ValueError(f"{name}: {lack}, {where}; give each a label or a verdict, or take them out")
     if any(columns.given):
         check_nobody(name, columns.ids, columns.given, columns.verified)
     _check_measured(name, columns)
@@ -296,7 +296,7 @@ def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | No
 
 
 def _check_measured(name: str, columns: Columns) -> None:
-    """Validation and test rows are of classes that others are of, by the given label or by a verdict."""
+    """Raise if validation or test rows have a label, given or verified, that no training row has."""
     labels: dict[str, set[str]] = defaultdict(set)
     for said, *both in set(zip(columns.split, columns.given, columns.verified, strict=True)):  # far fewer than rows
         labels[said or "train"] |= {label for label in both if label is not None}
@@ -305,18 +305,20 @@ def _check_measured(name: str, columns: Columns) -> None:
         unknown = labels[part] - classes
         if unknown and classes:
             near = nearest(min(unknown), sorted(classes))
-            raise ValueError(f"{name}: no row but {part} rows has the label {min(unknown)!r}; {near}")
+            raise ValueError(f"{name}: {part} rows have the label {min(unknown)!r}, and no training row has it; {near}")
 
 
 def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
-    """A word on labels that no row is given: they may be slips."""
+    """Write a note on verified labels that no row has as its given label: they may be misspelt."""
     check_alike(name, columns.given, columns.verified)
     given = {label for label in columns.given if label is not None}
     odd = sorted(columns.labels() - given)
     if not given or not odd:
         return ()
     first = columns.ids[columns.verified.index(odd[0])]
-    return (f"{name}: no row is given the label {odd[0]!r}, but {first!r} is verified as it; is it spelled correctly?",)
+    return (
+        f"{name}: no row has the given label {odd[0]!r}, but {first!r} is verified as it; is it spelled correctly?",
+    )
 
 
 def _test_and_others(columns: Columns) -> tuple[list[int], list[int]]:
@@ -325,14 +327,14 @@ def _test_and_others(columns: Columns) -> tuple[list[int], list[int]]:
 
 
 def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tuple[str, ...]:
-    """A sentence on test rows that are copies of others; a refusal where they are many."""
+    """Write a note on test rows that are copies of other rows; with `refuse`, raise if they are many."""
     if not pairs:
         return ()
     copies, total = len({test for test, _ in pairs}), columns.split.count("test")
     test, other = (columns.ids[row] for row in pairs[0])
-    stand = "stands" if copies == 1 else "stand"
+    stand = "is" if copies == 1 else "are"
     where = _where(columns, [other for _, other in pairs])
-    there = f"{copies} of {some(total, 'test row')} also {stand} {where}"
+    there = f"{copies} of {some(total, 'test row')} {stand} also {where}"
     said = f"{name}: {there}: {test!r} has the same content as {other!r}"
     few = copies <= COPIES_ALLOWED * total
     if refuse and not few:
@@ -341,7 +343,7 @@ def _note_copies(name: str, columns: Columns, pairs: Pairs, refuse: bool) -> tup
 
 
 def _where(columns: Columns, rows: Sequence[int]) -> str:
-    """Where test rows stand that are these, too, which are none."""
+    """Return where these copies of test rows are."""
     return "among the validation rows" if {columns.split[row] for row in rows} == {"valid"} else "in training"
 
 

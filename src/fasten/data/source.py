@@ -24,11 +24,11 @@ class Source:
 
     name: str
     x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
-    truth: NDArray[np.int64]  # (n,) the true labels; -1 where nobody knows, for noisy rows of an official split
-    test: NDArray[np.bool_]  # (n,) the official test rows; all False where there are none
+    truth: NDArray[np.int64]  # (n,) the true labels; -1 if unknown, for noisy rows of an official split
+    test: NDArray[np.bool_]  # (n,) the official test rows; all False if there are none
     class_names: tuple[str, ...]
-    flips: Mapping[int, tuple[int, ...]] | None = None  # class -> those it is mistaken for, equally often
-    given: NDArray[np.int64] | None = None  # (n,) as people labelled them, -1 on test rows; None: noise is injected
+    flips: Mapping[int, tuple[int, ...]] | None = None  # class -> the classes that it is mistaken for, equally often
+    given: NDArray[np.int64] | None = None  # (n,) its own noisy labels, -1 on test rows; None: noise is injected
     split: Split | None = None  # the official one; None: drawn
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Source:
         if self.given is not None:
             self._check_labels("given", self.given, noisy)
             if (self.given[self.test] != -1).any():
-                raise ValueError(f"{self.name}: a test row has a given label; people label training rows, write -1")
+                raise ValueError(f"{self.name}: a test row has a given label; only training rows have one, write -1")
         self._check_flips()
 
     @property
@@ -68,7 +68,7 @@ class Source:
             raise ValueError(f"{self.name}: `test` marks other rows than the split's test rows; mark those")
 
     def _check_labels(self, name: str, labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> None:
-        """Labels of `rows` are classes; others may be -1 too."""
+        """Raise unless labels of `rows` are classes, and others classes or -1."""
         wrong = np.flatnonzero((labels < np.where(rows, 0, -1)) | (labels >= self.num_classes))
         if len(wrong):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Splits: labels, sizes and a generator -> index arrays. Which rows are noisy, clean, for validation, for the test."""
+"""Splits: which rows are noisy, clean, for validation and for the test, as index arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 
-VALID_SHARE = 5  # one clean row in so many validates, where nobody says which
+VALID_SHARE = 5  # one clean row in so many is used for validation, unless the data say which
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,9 @@ class Split:
 def balanced_split(
     labels: Rows, train_rows: Rows, num_classes: int, clean: int, valid: int, rng: np.random.Generator
 ) -> Split:
-    """Split the training rows class by class, so that clean and valid are balanced; all other rows are the test.
+    """Split the training rows class by class, so that clean and valid are balanced; all other rows are test rows.
 
-    Each class is shuffled: its first clean/N rows are clean, its last valid/N validate, those between are noisy.
+    Each class is shuffled: its first clean/N rows are clean, its last valid/N for validation, those between are noisy.
 
     >>> split = balanced_split(np.arange(10) % 2, np.arange(8), 2, clean=2, valid=2, rng=np.random.default_rng(0))
     >>> len(split.noisy), len(split.clean), len(split.valid), split.test.tolist()
@@ -69,8 +69,8 @@ def stratified_split(
 ) -> Split:
     """Split data without official test rows into parts of exactly these sizes; the rest is noisy.
 
-    Test rows follow the classes' shares, to the nearest row. Clean and validation rows are the same number of each
-    class where the size is a multiple of the classes, else they follow the shares too.
+    Test rows follow the shares of the classes, to the nearest row. Clean and validation rows are equally many of each
+    class if their number is a multiple of the number of classes; otherwise they follow the shares too.
 
     >>> split = stratified_split(np.arange(50) % 5, 5, clean=5, valid=5, test=10, rng=np.random.default_rng(0))
     >>> len(split.noisy), len(split.clean), len(split.valid), len(split.test)
@@ -88,7 +88,7 @@ def stratified_split(
     left = counts - test_quota
     even = [size // num_classes for size in (clean, valid) if size % num_classes == 0]
     _check_supply(left, *even)
-    left = left - sum(even)  # the balanced parts come first: the others can follow what is left
+    left = left - sum(even)  # the balanced parts come first; the others follow the shares of what is left
     quotas = []
     for size in (clean, valid):
         if size % num_classes == 0:
@@ -107,10 +107,10 @@ def own_split(
     num_classes: int,
     rng: np.random.Generator,
 ) -> Split:
-    """Split users' own data; `rows` are those that the data themselves call `valid` and `test`, labels -1 if unknown.
+    """Split users' own data; `rows` are those that the data mark as `valid` and `test`, labels -1 if unknown.
 
-    Verified rows that are not held back are clean, all others with a given label noisy. Where nothing validates, a
-    fifth of the clean rows does, class by class, unless they are fewer than five a class.
+    Verified rows that are not held back are clean, all others with a given label are noisy. Without validation rows, a
+    fifth of the clean rows takes their place, class by class, unless there are fewer than five per class on average.
 
     >>> none, y = np.empty(0, np.int64), np.arange(20) % 2
     >>> split = own_split({"valid": none, "test": none}, y, np.where(y, 1, -1), y > 1, 2, np.random.default_rng(0))
@@ -134,7 +134,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def check_range(labels: Rows, num_classes: int) -> None:
-    """Refuse labels that are no numbers of classes."""
+    """Raise if labels are not class numbers."""
     if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(
             f"labels run from {labels.min()} to {labels.max()}, outside the {num_classes} classes; number the classes "
@@ -151,13 +151,13 @@ def _check_supply(counts: Rows, *per_class: int) -> None:
     need, rarest = sum(per_class), int(counts.argmin())
     if counts[rarest] < need:
         raise ValueError(
-            f"balanced parts take {need} rows of each class, but class {rarest} has {counts[rarest]} to give; ask for "
-            f"at most {counts[rarest] * len(counts)} clean and validation rows together"
+            f"balanced parts take {need} rows of each class, but class {rarest} has only {counts[rarest]} left; ask "
+            f"for at most {counts[rarest] * len(counts)} clean and validation rows together"
         )
 
 
 def _shares(counts: Rows, size: int) -> Rows:
-    """`size` dealt in proportion to `counts`, by largest remainders; never more to a class than it has."""
+    """Divide `size` in proportion to `counts`, by largest remainders; no class gets more than it has."""
     whole, remainder = np.divmod(counts * size, max(int(counts.sum()), 1))
     missing = size - int(whole.sum())
     whole[np.argsort(-remainder, kind="stable")[:missing]] += 1
@@ -165,7 +165,7 @@ def _shares(counts: Rows, size: int) -> Rows:
 
 
 def _deal(labels: Rows, rows: Rows, quotas: list[Rows], rng: np.random.Generator) -> list[Rows]:
-    """Noisy, clean, valid and test rows in ascending order, given how many of each class go to the last three."""
+    """Return noisy, clean, valid and test rows, sorted; `quotas` say how many of each class go to the last three."""
     clean, valid, test = quotas
     parts: list[list[Rows]] = [[], [], [], []]
     for c in range(len(clean)):

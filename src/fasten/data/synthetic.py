@@ -8,9 +8,9 @@ from fasten.data.source import Source
 
 
 def make_blobs(num_classes: int = 4, per_class: int = 50, size: int = 8, channels: int = 3, seed: int = 0) -> Source:
-    """Images of `num_classes` separable classes: each has its own pattern, an image is the pattern and noise.
+    """Make images of `num_classes` separable classes: each class has a pattern, and an image is its pattern plus noise.
 
-    Patterns are their own mirror images, so that random flips leave the classes apart. Rows go round the classes.
+    Patterns are their own mirror images, so that random flips do not mix classes. Rows cycle through the classes.
 
     >>> source = make_blobs(num_classes=3, per_class=2, seed=1)
     >>> source.x.shape, source.truth.tolist()

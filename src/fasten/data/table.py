@@ -1,9 +1,9 @@
 """CSV and Parquet files: a list of images with their labels, or a table of features with a label in each row.
 
-Columns: `path` or `file_name` (an image, from the file's own folder), `label`, and optionally `verified_label` (blank
-where nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
-`original_label`, of a repaired table, is passed over. Without a column of images, every other column is a feature and
-must hold numbers.
+Columns: `path` or `file_name` (an image, relative to the file's own folder), `label`, and optionally `verified_label`
+(blank if nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
+`original_label`, in a repaired table, is ignored. Without a column of images, every other column is a feature and must
+hold numbers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ TABLES = (*CSV, *PARQUET)
 IMAGES = ("path", "file_name")
 KNOWN = (*IMAGES, "label", "verified_label", "split", "id", "picked", "original_label")
 LONGEST_LINE = 2**24  # bytes
-HEAD = 2**20  # of a CSV file, by which its columns are judged
+HEAD = 2**20  # bytes of a CSV file, from which the types of its columns are chosen
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
 COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it; "Unnamed: 0.1" the second time
 TRUTHS = ("true", "false")  # 1 and 0
-SLIP = 0.7  # how like an unknown name is to a known one before it counts as a slip of it
+SLIP = 0.7  # similarity from which an unknown name counts as a misspelt known one
 
 
 def read_table(
@@ -52,16 +52,16 @@ def read_table(
     feature_names: Sequence[str] | None = None,
     labelled: bool = True,
 ) -> Rows:
-    """The rows of a CSV or Parquet file, images or features.
+    """Read the rows of a CSV or Parquet file, images or features.
 
     `class_names` and `feature_names` are those of a trained model: then labels may be missing, and features come in the
-    model's order. Labels are not looked at unless `labelled`.
+    model's order. Unless `labelled`, labels are ignored.
     """
     path = Path(path)
     if path.suffix.lower() not in TABLES:
         raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(TABLES)}")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; say where the table lies")
+        raise FileNotFoundError(f"there is no file {path}; give the path of a table")
     feature_names = feature_names and [name.strip() for name in feature_names]
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     table, unused = read(path, class_names is None, feature_names)
@@ -79,7 +79,7 @@ def rows_from_arrow(
     feature_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
 ) -> Rows:
-    """The rows of an Arrow table, whose images lie in `folder`."""
+    """Return the rows of an Arrow table, whose images are in `folder`."""
     check_names(name, table.column_names, class_names is None)
     if not table.num_rows:
         raise ValueError(f"{name} holds no rows; give some")
@@ -98,7 +98,7 @@ def rows_from_arrow(
 
 
 def without_labels(table: pa.Table) -> pa.Table:
-    """Blanks in their place, so that no column's name is taken for a slip of the pen."""
+    """Make the columns of labels blank; they stay, so that no other column is taken for a misspelt one."""
     for place, column in enumerate(table.column_names):
         if column in ("label", "verified_label", "picked"):
             table = table.set_column(place, column, pa.nulls(table.num_rows, pa.string()))
@@ -106,10 +106,10 @@ def without_labels(table: pa.Table) -> pa.Table:
 
 
 def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
-    """The columns can be told apart, those that are needed are there, and none looks like a slip of the pen."""
+    """Raise if columns have no name or the same name, are missing, or look misspelt."""
     if "" in names:
         raise ValueError(
-            f"{name}: the first line must name the columns, and gives none to column {names.index('') + 1}; call it "
+            f"{name}: the first line must name the columns, but column {names.index('') + 1} has no name; call it "
             "'id', or write the table without its index"
         )
     twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
@@ -119,23 +119,23 @@ def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     for column in (column for column in names if column not in KNOWN):
         if column.lower() in missing or difflib.get_close_matches(column.lower(), _slips(missing), 1, SLIP):
             raise ValueError(
-                f"{name}: unknown column {column!r}; {nearest(column.lower(), missing)} rename it so, or take it out"
+                f"{name}: unknown column {column!r}; {nearest(column.lower(), missing)} rename it, or take it out"
             )
     if "path" in names and "file_name" in names:
         raise ValueError(f"{name} has both 'path' and 'file_name'; keep the one that names the images")
     if labelled and "label" not in names:
         quoted = [repr(column) for column in names]
-        shown = quoted if len(names) <= 10 else [*quoted[:5], "…", *quoted[-5:]]  # labels often stand last
-        raise ValueError(f"{name} has no column 'label', but {', '.join(shown)}; call the column of the labels so")
+        shown = quoted if len(names) <= 10 else [*quoted[:5], "…", *quoted[-5:]]  # labels are often last
+        raise ValueError(f"{name} has no column 'label', only {', '.join(shown)}; rename the column with the labels")
 
 
 def _slips(missing: Sequence[str]) -> list[str]:
-    """The names that nobody gives to a column of another meaning; `path` and `id` are too short for that."""
+    """Return the missing names that a similar name must mean; `path` and `id` are too short for that."""
     return [column for column in missing if column in ("label", "verified_label", "split", "picked")]
 
 
 def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
-    """The columns that are of use, and the names of the others."""
+    """Read the columns that are used; return them, and the names of the others."""
     names, delimiter = _header(path, labelled)
     check_names(path.name, names, labelled)
     check_quotes(path, delimiter)
@@ -154,7 +154,7 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
 
 
 def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
-    """The columns that begin with True or False, as pandas.get_dummies makes them."""
+    """Return the columns whose first cell is True or False, as pandas.get_dummies writes them."""
     with open(path, "rb") as file:
         file.readline(LONGEST_LINE)
         cells = split_line(file.readline(LONGEST_LINE).decode(errors="replace"), delimiter)
@@ -162,20 +162,20 @@ def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
 
 
 def _wide(path: Path, names: Sequence[str], delimiter: str, features: Sequence[str]) -> set[str]:
-    """The columns that may hold more than float32 keeps, by the first rows: it is then known of all."""
+    """Return the columns whose first rows lose precision in float32; these are read as float64 to check all rows."""
     options = _options(names, delimiter, column_types=dict.fromkeys(features, pa.float64()), include_columns=features)
     options[0].block_size = min(HEAD, LONGEST_LINE)
     try:
         with pa.csv.open_csv(path, *options) as reader:
             first = reader.read_next_batch()
-    except (pa.ArrowInvalid, StopIteration):  # no rows, or not such: the whole file will show
+    except (pa.ArrowInvalid, StopIteration):  # no rows, or bad ones: reading the whole file will show
         return set()
     columns = [column.to_numpy(zero_copy_only=False)[:, None] for column in first.columns]
     return {name for name, column in zip(features, columns, strict=True) if coarse(column, varied=False).any()}
 
 
 def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) -> pa.Table:
-    """A CSV file behind its first line."""
+    """Read a CSV file below its first line."""
     return _without_marks(pa.csv.read_csv(path, *_options(names, delimiter, **convert)))
 
 
@@ -188,7 +188,7 @@ def _options(names: Sequence[str], delimiter: str, **convert: Any) -> tuple[Any,
 
 
 def _without_marks(table: pa.Table) -> pa.Table:
-    """Texts as they were before our own CSV files marked them against spreadsheets; paths come later."""
+    """Remove the marks with which our own CSV files protect texts from spreadsheets; paths come later."""
     for place, name in enumerate(table.column_names):
         is_text = pa.types.is_string(table[name].type) and name not in IMAGES
         if is_text and pa.compute.any(pa.compute.starts_with(table[name], "'")).as_py():
@@ -198,9 +198,9 @@ def _without_marks(table: pa.Table) -> pa.Table:
 
 
 def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path] | None]:
-    """A whole table with all its columns, what is known of its rows, and its images, none of them opened.
+    """Read a whole table: all its columns, what is known about its rows, and the paths of its images, not opened.
 
-    With `as_text`, what a CSV file holds stays the text that it is; beside images it always does, as none is a feature.
+    With `as_text`, cells of a CSV file stay texts; in a table of images they always do, since none is a feature.
     """
     if path.suffix.lower() in PARQUET:
         names = [name.strip() for name in pa.parquet.read_schema(path).names]
@@ -218,15 +218,17 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
 
 
 def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
-    """The names of the columns, and what stands between them."""
+    """Return the names of the columns, and the delimiter."""
     with open(path, "rb") as file:
         first = file.readline(LONGEST_LINE)
     try:
         line = (first.decode("utf-8-sig").splitlines() or [""])[0]
     except UnicodeDecodeError:
-        line = read_text(path)  # raises, with the line
+        line = read_text(path)  # raises, naming the line
     if not line.strip() or "\0" in line:
-        raise ValueError(f"{path.name}: the first line is empty or not text; it must name the columns, as path,label")
+        raise ValueError(
+            f"{path.name}: the first line is empty or not text; it must name the columns, such as path,label"
+        )
     names, mark = split_header(line, KNOWN)
     if len(names) == 1 and labelled and names[0] not in KNOWN:
         raise ValueError(
@@ -237,14 +239,14 @@ def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
 
 
 def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[str, Any], error: Exception) -> str:
-    """What is wrong with a CSV file that could not be read, found line by line."""
+    """Return what is wrong with a CSV file that could not be read, by looking at each line."""
     numeric = [(place, name) for place, name in enumerate(names) if name in types and name not in KNOWN]
     for line, cells in lines_below(path, delimiter):
         where = f"{path.name}: line {line}"
         if cells and len(cells) != len(names):
             mark = DELIMITERS[delimiter]
             return (
-                f"{where} has {len(cells)} columns where the first line has {len(names)}; put a {mark} between columns "
+                f"{where} has {len(cells)} columns, but the first line has {len(names)}; put a {mark} between columns "
                 f"on every line, and quotes around text with a {mark} in it"
             )
         for place, name in numeric if cells else []:
@@ -257,7 +259,7 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[
 def _fits(cell: str, kind: pa.DataType) -> bool:
     plain = cell.strip().lower()
     if plain in ("", "na", "n/a", "#n/a", "null", "none"):
-        return True  # missing ones are counted where the columns are
+        return True  # missing values are reported later, by column
     if plain in TRUTHS or kind == pa.bool_():
         return kind == pa.bool_() and plain in (*TRUTHS, "0", "1")
     try:
@@ -269,7 +271,7 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
 
 def _perhaps(name: str, cell: str = "") -> str:
     if "," in cell and _fits(cell.replace(",", ""), pa.float32()):
-        return "; write numbers without commas, and a point before their decimals"
+        return "; write numbers without commas, with a point before the decimals"
     close = difflib.get_close_matches(name.lower(), KNOWN, 1, 0.55)
     rename = (
         f"; did you mean {close[0]!r} by {name!r}? rename it"
@@ -282,7 +284,7 @@ def _perhaps(name: str, cell: str = "") -> str:
 def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
     try:
         written = pa.parquet.read_schema(path).names
-        names = [name.strip() for name in written]  # as those of a CSV file
+        names = [name.strip() for name in written]  # as for a CSV file
         check_names(path.name, names, labelled)
         wanted, unused = useful(path.name, names, feature_names)
         place = dict(zip(names, written, strict=True))
@@ -294,7 +296,7 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
 
 
 def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The columns that are of use, and the others: beside images there are no features, and a model has its own."""
+    """Return the columns that are used, and the others: image tables have no features, and a model has its own."""
     features = {name for name in names if name not in (*KNOWN, INDEX) and not name.startswith(COUNTED)}
     if image_column(names) is not None:
         features = set()
@@ -306,12 +308,12 @@ def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] |
 
 
 def image_column(names: Sequence[str]) -> str | None:
-    """The column that names images, if there is one."""
+    """Return the column that names images, or None."""
     return next((column for column in IMAGES if column in names), None)
 
 
 def _located(name: str, table: pa.Table, folder: Path) -> tuple[list[str], list[Path]]:
-    """What the images of a table are called, and where they lie."""
+    """Return the ids and the paths of a table's images."""
     column = image_column(table.column_names)
     assert column is not None
     paths = _texts(name, table, column)
@@ -326,7 +328,7 @@ def _located(name: str, table: pa.Table, folder: Path) -> tuple[list[str], list[
 
 
 def _plain_path(inside: Inside, path: str) -> str:
-    """A path without the mark that our own CSV files put before what a spreadsheet would run."""
+    """Return a path without the mark that our own CSV files put before what a spreadsheet would run."""
     return unescaped(path) if path.startswith("'") and not inside(path).is_file() else path
 
 
@@ -340,7 +342,7 @@ def _identifier(inside: Inside, path: str) -> str:
 
 
 def columns_from_arrow(name: str, table: pa.Table, ids: Sequence[str] | None = None) -> Columns:
-    """All but the images and features; where the table has no ids, `ids`, else the numbers of the rows."""
+    """Return all but images and features; without a column `id`, ids are `ids`, or the row numbers."""
 
     def mapped(column: str, function: Callable[[str | None, str], T]) -> list[T] | None:
         if column not in table.column_names:
@@ -373,14 +375,14 @@ def _check_features(name: str, names: Sequence[str], wanted: Sequence[str]) -> N
 
 
 def _features(name: str, table: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.float32], list[str]]:
-    """The columns as (n, D), and those of which little is left; a column of lists of one length gives many features."""
+    """Return features (n, D), and the columns that lose precision; a column of lists gives many features."""
     if not names:
         raise ValueError(f"{name} has neither a column 'path' with images nor columns of numbers; add one of them")
     blocks = [_numbers(name, column, table[column]) for column in names]
     x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
     place = 0
     for column, block in zip(names, blocks, strict=True):
-        with np.errstate(over="ignore"):  # found below
+        with np.errstate(over="ignore"):  # reported below
             x[:, place : place + block.shape[1]] = block
         check_numbers(f"{name}: column {column!r}", x[:, place : place + block.shape[1]])
         place += block.shape[1]
@@ -388,10 +390,10 @@ def _features(name: str, table: pa.Table, names: Sequence[str]) -> tuple[NDArray
 
 
 def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
-    """One column as (n, width), NaN where a value is missing."""
+    """Return one column as (n, width), with NaN for missing values."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return listed_numbers(f"{name}: column {column!r}", values)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise ValueError(f"{name}: column {column!r} holds {kind} and not numbers{_perhaps(column)}")
+        raise ValueError(f"{name}: column {column!r} holds {kind}, not numbers{_perhaps(column)}")
     return np.asarray((values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values).to_numpy())[:, None]

@@ -1,4 +1,4 @@
-"""Labels as scikit-learn's users give them: of any kind, and the classes that they make in its order."""
+"""Labels as users of scikit-learn give them, of any kind, and their classes in scikit-learn's order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Texts = list[str | None]
 
 
 def check_one_kind(y: Any) -> None:
-    """Refuse a list of texts and numbers: NumPy would make texts of all, and they would not come back as they came."""
-    labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a column of pandas
+    """Raise if texts and numbers are mixed: NumPy would turn all into texts, and predictions would be texts too."""
+    labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a pandas column
     if isinstance(labels, list | tuple):
         kinds = {
             isinstance(label, str) for label in labels if isinstance(label, str | Real) and label == label
@@ -27,7 +27,7 @@ def check_one_kind(y: Any) -> None:
 
 
 def plain_labels(y: Any) -> Any:
-    """Labels of pandas' nullable kinds, and objects that are truth values, as NumPy's own; others as they are.
+    """Return labels of pandas' nullable types, and objects that are truth values, as NumPy arrays; others unchanged.
 
     >>> plain_labels(pd.Series([2, 1], dtype="Int64")), plain_labels(np.array([True, False], object))
     (array([2, 1]), array([ True, False]))
@@ -40,7 +40,7 @@ def plain_labels(y: Any) -> Any:
 
 
 def truths_as_given(given: Texts, others: Texts) -> Texts:
-    """Other labels, with truth values as the 0 and 1 that all given ones are, or 0 and 1 as truth values.
+    """Return other labels with truth values as 0 and 1 if the given labels are 0 and 1, or the reverse.
 
     >>> truths_as_given(["0", "1"], ["True", None]), truths_as_given(["False", "True"], ["1", "0"])
     (['1', None], ['True', 'False'])
@@ -55,7 +55,7 @@ def truths_as_given(given: Texts, others: Texts) -> Texts:
 
 
 def known_texts(values: Any, what: str) -> Texts:
-    """Labels as texts, of which none may be missing.
+    """Return labels as texts; a missing one raises ValueError.
 
     >>> known_texts([1, 2], "y")
     ['1', '2']
@@ -67,9 +67,9 @@ def known_texts(values: Any, what: str) -> Texts:
 
 
 def make_classes(y: NDArray[Any], y_texts: Texts, clean: Texts | None, verified: Texts | None) -> NDArray[Any]:
-    """All labels, sorted, of the kind of y; those of clean and verified rows may be new.
+    """Return all labels, sorted, with the type of y; clean and verified rows may have labels that are not in y.
 
-    In `verified` None is no verdict, and -1 neither where it is no label.
+    In `verified`, None means no verdict, and so does -1 if it is not a label.
 
     >>> make_classes(np.array([3, 1, 1]), ["3", "1", "1"], None, [None, "-1", "2"])
     array([1, 2, 3])
@@ -79,7 +79,7 @@ def make_classes(y: NDArray[Any], y_texts: Texts, clean: Texts | None, verified:
     verdicts = [None if text == "-1" and text not in known else text for text in verified or ()]
     check_nobody("y_verified", range(len(verdicts)), known, verdicts)
     texts = {text for text in known.union(verdicts) if text is not None}
-    classes_of("y", texts)  # refuses what is no two classes, or two spellings of one
+    classes_of("y", texts)  # raises for fewer than two classes, or two spellings of one
     values = np.array(y.tolist()) if y.dtype.kind == "O" else y
     given = np.unique(values if values.dtype.kind in "iufb" else y)
     new = sorted(texts - own)
@@ -92,4 +92,4 @@ def _of_kind(kind: str, texts: Sequence[str]) -> NDArray[Any]:
     try:
         return np.array([int(text) if kind in "iuf" else text for text in texts])
     except ValueError as error:
-        raise ValueError(f"y holds numbers, but some verified label is none ({error}); give both in one form") from None
+        raise ValueError(f"y holds numbers, but a verified label does not ({error}); give both in one form") from None

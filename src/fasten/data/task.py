@@ -1,4 +1,4 @@
-"""Task: one frozen record of all that a run may see, and the hidden truth."""
+"""Task: a frozen record of everything that a run may see, and the hidden truth."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of the labels of each row of users' own data; labels are numbers, -1 where there is none."""
+    """What is known about the labels of each row of users' own data; labels are class numbers, -1 for none."""
 
     ids: tuple[str, ...]
     given: Labels  # the label a row came with
-    verified: Labels  # what somebody says who looked; not of rows that the data themselves set apart as valid or test
-    picked_random: NDArray[np.bool_]  # verified, and picked at random for it: these tell of the others
-    held: NDArray[np.bool_]  # of these, the ones whose verdict training does not see
+    verified: Labels  # according to somebody who checked; not for rows that the data mark as valid or test
+    picked_random: NDArray[np.bool_]  # verified, and picked at random for that: only these tell about the others
+    held: NDArray[np.bool_]  # those of them whose verdict training does not see
     class_names: tuple[str, ...] = ()
 
     def take(self, rows: Labels) -> Known:
-        """Some of the rows."""
+        """Return the same for some of the rows."""
         ids = tuple(self.ids[row] for row in rows.tolist())
         columns = (self.given[rows], self.verified[rows], self.picked_random[rows], self.held[rows])
         return Known(ids, *columns, self.class_names)
@@ -42,8 +42,8 @@ class Known:
 class Task:
     """Rows, how they are split, and the labels of each part.
 
-    `truth` and `transition` are for evaluation (and for methods that are given the true T by name); training that
-    depends on them otherwise is a bug, and a test replaces them by garbage to see.
+    `truth` and `transition` are for evaluation (and for methods that explicitly take the true T). If training depends
+    on them in any other way, that is a bug; a test checks this by replacing them with garbage.
     """
 
     name: str
@@ -56,16 +56,16 @@ class Task:
     class_names: tuple[str, ...]
     truth: Labels | None = None  # of the noisy rows, -1 where nobody knows it; None: not of any
     transition: NDArray[np.float64] | None = None  # the true T[i, j] = P(given = j | true = i)
-    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels in [0, 1] or of features
+    mean: tuple[float, ...] = (0.0,)  # of each channel of pixels in [0, 1], or of each feature
     std: tuple[float, ...] = (1.0,)
     pad: int = 0  # zero padding before a random crop
     flip: bool = False  # random horizontal flips
-    crop: int | None = None  # pixels of a side that the network sees: anywhere in training, else in the middle
-    known: Known | None = None  # of all rows of x; None: a known data set
-    notes: tuple[str, ...] = ()  # sentences for the user, from the reading of the data
-    feature_names: tuple[str, ...] = ()  # of the columns of x, where they have names
-    measured_by: tuple[tuple[str, str, str], ...] = ()  # verdicts on rows that the data set apart: id, label, picked
-    test_as_given: int = 0  # test rows that nobody verified, whose label counts as right
+    crop: int | None = None  # pixels of a side that the network sees: a random place in training, otherwise the middle
+    known: Known | None = None  # for all rows of x; None: a known data set
+    notes: tuple[str, ...] = ()  # messages for the user, from reading the data
+    feature_names: tuple[str, ...] = ()  # of the columns of x, if they have names
+    measured_by: tuple[tuple[str, str, str], ...] = ()  # verdicts on validation and test rows: id, label, picked
+    test_as_given: int = 0  # number of test rows that nobody verified: their given label counts as right
 
     def __post_init__(self) -> None:
         parts = {"given": (self.given, self.split.noisy), "clean": (self.clean, self.split.clean)}
@@ -88,12 +88,12 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one example as a network sees it: (channels, height, width) or (features,)."""
+        """The shape of one example as a network sees it: (channels, height, width) or (features,)."""
         return shape_of(self.x) if self.crop is None else (self.x.shape[3], self.crop, self.crop)
 
     @property
     def unseen_classes(self) -> tuple[int, ...]:
-        """Those of which no row is clean though others are: nothing shows a model what belongs there."""
+        """Classes without clean rows, if there are any clean rows: nothing shows a model what belongs to them."""
         missing = np.bincount(self.clean, minlength=self.num_classes) == 0
         return tuple(np.flatnonzero(missing).tolist()) if len(self.clean) else ()
 
@@ -101,7 +101,7 @@ class Task:
     def audited(self) -> Labels:
         """The rows of x whose given label is judged, in the order of the column `row` of labels.csv.
 
-        These are the noisy rows; of users' own data, also the verified ones that carry a given label.
+        These are the noisy rows; in users' own data, also the verified rows with a given label.
         """
         if self.known is None:
             return self.split.noisy
@@ -111,18 +111,18 @@ class Task:
 
     @property
     def ids(self) -> Sequence[str] | Labels:
-        """What the audited rows are called: by their own ids, an image by its file, else by the row in the data set."""
+        """What the audited rows are called: their own ids, the files of images, or the row numbers in the data set."""
         return self.ids_of(self.audited)
 
     def ids_of(self, rows: Labels) -> Sequence[str] | Labels:
-        """What rows of x are called."""
+        """Return what rows of x are called."""
         if self.known is not None:
             return self.known.take(rows).ids
         return [self.x.keys[row] for row in rows.tolist()] if isinstance(self.x, ImageFiles) else rows
 
     @property
     def noise_rate(self) -> float | None:
-        """The share of noisy labels that is really wrong, of those whose truth is known."""
+        """The share of wrong labels among the noisy rows whose true label is known."""
         known = np.zeros(0, bool) if self.truth is None else self.truth >= 0
         if self.truth is None or not known.any():
             return None

@@ -1,4 +1,4 @@
-"""Text files in UTF-8, and the lines of those that hold a list or a table."""
+"""Text files in UTF-8, and the lines of lists and tables in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 2**24  # bytes
 
 
 def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, with or without a mark before it; else a sentence with the line."""
+    """Read a file in UTF-8, with or without a byte order mark; anything else raises ValueError with the line."""
     content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")
@@ -24,7 +24,7 @@ def read_text(path: Path) -> str:
 
 
 def split_header(line: str, known: Collection[str]) -> tuple[list[str], str]:
-    """The names of columns, and what stands between them: the mark that gives most of those that are known.
+    """Return the names of the columns, and the delimiter: the one that gives the most known names.
 
     >>> split_header("id; label", ["id", "label"])
     (['id', 'label'], ';')
@@ -35,7 +35,7 @@ def split_header(line: str, known: Collection[str]) -> tuple[list[str], str]:
 
 
 def split_line(line: str, delimiter: str) -> list[str]:
-    """The cells of a line; all of it is one where Python's reader takes none so long, as with a wrong delimiter."""
+    """Return the cells of a line, or the line as one cell if Python's reader refuses it as too long."""
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:
@@ -43,7 +43,7 @@ def split_line(line: str, delimiter: str) -> list[str]:
 
 
 def lines_below(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines after the first with their numbers; ValueError where a quote is not closed."""
+    """Yield the lines after the first with their numbers; a quote that is not closed raises ValueError."""
     lines = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -58,7 +58,7 @@ def lines_below(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def check_quotes(path: Path, delimiter: str) -> None:
-    """A quote that is opened and not closed would swallow the rest of the file."""
+    """Raise if a quote is opened and not closed: it would swallow the rest of the file."""
     with open(path, "rb") as file:
         quotes = sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b""))
     if quotes % 2:
