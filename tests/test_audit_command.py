@@ -122,12 +122,12 @@ def rows_and_run(folder, believed, verified, **more):
         (
             {30, 31},
             range(12),
-            "nothing shows that corrections do more good than harm: 2 labels are changed; among the held-back rows, "
-            "judged without their verdicts, none would be; look at some",
+            "nothing shows that the corrections do more good than harm: 2 labels are changed; of the held-back rows, "
+            "judged without their verdicts, none would be changed; look at some",
         ),
         ({0, 31}, range(12), "the only correction of a held-back row, judged without its verdict, is wrong: keep the"),
         ({1}, range(12), None),
-        ({30}, (), "no row was verified at random, so nothing shows how right these corrections are"),
+        ({30}, (), "no row was verified at random, so nothing shows how many corrections are right"),
     ],
     ids=["nothing changed", "none held back", "mistaken", "settled by a verdict", "none verified"],
 )
@@ -143,7 +143,7 @@ def test_a_repaired_copy_comes_with_a_warning_where_nobody_knows_how_right_it_is
         assert "0 of the 12 labels verified at random are wrong (95% interval 0.0% to 26.5% for all labels)" in shown
         assert (doubt or "corrections: none") in shown
         page = (folder / "run/report.html").read_text()
-        assert "0 of their 12 labels are wrong: 0.0% to 26.5% of all labels" in page
+        assert "0 of their 12 labels are wrong (95% interval for all labels: 0.0% to 26.5%)" in page
         assert doubt is None or doubt[1:] in page
 
 
@@ -157,11 +157,11 @@ def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys
     assert warning.replace("'", "&#39;")[1:] in page
     assert f"\nwarning: {warning}" in copied
     assert "; only 0 of 2 corrections of held-back rows" in copied
-    assert "0 of the 20 labels counted as verified at random are wrong, which says nothing of the others\n" in text
+    assert "0 of the 20 labels counted as verified at random are wrong, which says nothing about the others\n" in text
     assert "corrections: 0 of 2 that would be made in held-back rows are right\n" in text
-    assert "0 of their 20 labels are wrong, which says nothing of the others." in page
-    assert "0 are right: they are not like the other rows, so this says nothing of all." in page
-    assert not re.search("interval [0-9]|% of all labels|% of all[.]|for all labels", text + page)
+    assert "0 of their 20 labels are wrong, which says nothing about the others." in page
+    assert "0 are right; these rows are not like the others, so this says nothing about other corrections." in page
+    assert not re.search("interval [0-9]|% of all labels|% of all[.]|for all (labels|corrections)", text + page)
     assert 'class="verdict warn"' in page
     said("audit run --min-precision 0.9", capsys)
     assert "warning" not in said("audit run --export parquet --out new.parquet", capsys)
@@ -170,7 +170,7 @@ def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys
 @pytest.mark.parametrize("options", ["", "--out review.csv", "--export labelstudio --out tasks.json"])
 def test_where_all_rows_are_verified_none_is_to_be(folder, capsys, options):
     rows_and_run(folder, {}, range(40))
-    refuse(f"audit run --next 3 {options}", capsys, "all 40 rows of run are verified; there is none to verify")
+    refuse(f"audit run --next 3 {options}", capsys, "all 40 rows of run are verified; none is left to verify")
 
 
 def test_one_is_not_written_as_several(folder, capsys):
@@ -182,7 +182,7 @@ def test_one_is_not_written_as_several(folder, capsys):
     assert "\nuncalibrated: 1 held-back row: calibration takes 20\n" in text
     assert "40 rows; 1 label changed" in said("audit run --export csv --out repaired.csv", capsys)
     (folder / "review.csv").write_text("id,verdict,picked\nr5,dog,random\n")
-    assert "1 verdict of the review, 2 with those" in said("audit run --import review.csv --out new.csv", capsys)
+    assert "1 verdict from the review, 2 with those" in said("audit run --import review.csv --out new.csv", capsys)
     assert "1 task; " in said("audit run --export labelstudio --top 1 --out tasks.json", capsys)
 
 
@@ -193,7 +193,7 @@ def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
     audit_probabilities(probs, np.append(row // 3 % 3, 0), ["a", "b", "c"], out="run")
     lines = said("audit run", capsys).splitlines()
     assert lines[0].startswith("61 of 91 labels count as wrong")
-    assert lines[1] == "kept all the same, since no other label is likelier: 1 of these"
+    assert lines[1] == "left unchanged, since no other label is likelier: 1 of these"
 
 
 def test_a_doubt_about_corrections_goes_where_a_precision_is_asked_for(folder, capsys):
@@ -348,12 +348,12 @@ def test_features_are_shown_to_label_studio_as_text(folder, capsys):
         ("--export csv --out photos.txt", ["must end in .csv"]),
         ("--export csv --out truth.json", ["must end in .csv"]),
         ("--export labelstudio --out tasks.csv", ["must end in .json"]),
-        ("--export labelstudio --out truth.json", ["already there"]),
-        ("--export folder --out photos/new", ["photos/new lies in the data photos", "beside it"]),
-        ("--export folder --out runs", ["already there"]),
+        ("--export labelstudio --out truth.json", ["already exists"]),
+        ("--export folder --out photos/new", ["photos/new is inside the data photos", "outside it"]),
+        ("--export folder --out runs", ["already exists"]),
         ("--import verified.txt --out new.csv", ["is not a review"]),
         ("--import missing.json --out new.csv", ["there is no file missing.json"]),
-        ("--next 3 --out verified.txt", ["already there"]),
+        ("--next 3 --out verified.txt", ["already exists"]),
         ("--min-precision 95", ["between 0 and 1", "0.95"]),
         ("--export folder --data elsewhere --out new", ["elsewhere", "are not there"]),
     ],

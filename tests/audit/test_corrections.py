@@ -48,9 +48,9 @@ def test_without_corrections_nothing_is_known_of_their_precision(n):
 @pytest.mark.parametrize(
     ("k", "n", "words"),
     [
-        (0, 0, "judged without their verdicts, none would be;"),
-        (1, 1, "judged without their verdicts, one would be, rightly;"),
-        (1, 2, "judged without their verdicts, 2 would be, 1 of these rightly;"),
+        (0, 0, "judged without their verdicts, none would be changed;"),
+        (1, 1, "judged without their verdicts, one would be changed, correctly;"),
+        (1, 2, "judged without their verdicts, 2 would be changed, 1 of them correctly;"),
         (0, 1, "the only correction of a held-back row, judged without its verdict, is wrong:"),
         (1, 3, "only 1 of 3 corrections of held-back rows, judged without their verdicts, is right:"),
         (0, 2, "only 0 of 2 corrections of held-back rows, judged without their verdicts, are right:"),
@@ -186,9 +186,9 @@ def test_no_corrections_choose_nothing():
     choice = threshold_for(np.empty(0), np.empty(0, bool), 0.9, 50)
     assert (choice.threshold, choice.tested, choice.more_if_right, choice.more_as_seen) == (None, (), None, None)
     assert choice.sentence.startswith("no held-back label would be changed (50 rows verified at random), so no")
-    assert choice.sentence.endswith("; perhaps few labels are wrong, else verify more rows at random")
+    assert choice.sentence.endswith("; perhaps few labels are wrong; if not, verify more rows at random")
     unverified = threshold_for(np.empty(0), np.empty(0, bool), 0.9, 0)
-    assert unverified.sentence.startswith("no correction was held back")
+    assert unverified.sentence.startswith("no verified row was held back")
     assert unverified.sentence.endswith("verify rows at random first")
 
 

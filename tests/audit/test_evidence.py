@@ -267,10 +267,12 @@ def test_rows_picked_by_their_label_promise_no_precision():
         found = gather(known, judge(post, given), post, min_precision=0.6)
         assert found.threshold.threshold is None
         assert (found.sample.warning is None) == found.threshold.at_random == (way == "random")
-    assert "50.0% of them have the label '0', of all rows 92.5%" in found.sample.warning
+    assert "50.0% of them have the label '0', compared with 92.5% of all rows" in found.sample.warning
     named = gather(replace(known, class_names=("usual", "rare")), judge(post, given), post)
-    assert "50.0% of them have the label 'usual', of all rows 92.5%" in named.sample.warning
-    assert found.threshold.sentence == "rows that are no random sample cannot show a precision, so nothing is corrected"
+    assert "50.0% of them have the label 'usual', compared with 92.5% of all rows" in named.sample.warning
+    assert found.threshold.sentence == (
+        "rows that are not a random sample cannot show a precision, so nothing is corrected"
+    )
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -462,7 +464,7 @@ def test_where_no_row_is_held_back_nothing_is_said_of_what_these_would_show():
     post = np.array([[0.9, 0.1], [0.2, 0.8]])
     no = np.zeros(2, bool)
     known = known_of(np.array([0, 0]), np.array([0, -1]), np.array([True, False]), no)
-    assert gather(known, judge(post, known.given), post, 0.9).threshold.sentence.startswith("no correction was held")
+    assert gather(known, judge(post, known.given), post, 0.9).threshold.sentence.startswith("no verified row was held")
 
 
 @pytest.mark.parametrize("min_precision", [0.6, 0.999])

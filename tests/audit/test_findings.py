@@ -195,7 +195,7 @@ def test_a_model_that_finds_most_labels_wrong_is_doubted_where_nobody_can_tell()
     nobody = np.arange(len(probs)) < 1000
     found = Findings(T, audit.judge_examples(probs, T, upside_down.given), nobody, None)
     share = (1 - probs.min(1) > 0.5)[nobody].mean()
-    assert found.notes[0].startswith(f"{share:.0%} of the labels that nobody verified count as wrong, and no row")
+    assert found.notes[0].startswith(f"{share:.0%} of the labels that nobody verified count as wrong, but no row")
     assert replace(found, unverified=np.zeros_like(nobody)).notes == []
 
 
@@ -226,7 +226,7 @@ def test_corrections_that_are_mostly_wrong_or_may_be_are_called_so_unless_a_prec
     notes.append(replace(strict, evidence=replace(strict.evidence, corrections=corrections)).notes)
     words = {
         "only": f"only {right} of {changed} corrections of held-back rows, judged without their verdicts, are right",
-        "nothing": f"{changed} would be, {right} of these rightly" if changed else "none would be",
+        "nothing": f"{changed} would be changed, {right} of them correctly" if changed else "none would be changed",
     }
     told = [[word for word, text in words.items() if any(text in note for note in ns)] for ns in notes]
     assert told == [[said] if said else [], []]
@@ -245,8 +245,8 @@ def test_labels_that_are_changed_are_not_taken_for_those_that_judge_the_correcti
     )
     (note,) = [note for note in found.notes if "more good than harm" in note]
     assert f": {(changed['picked'] == '').sum()} labels are changed; " in note
-    would = f"{right.n} would be, {right.k} of these rightly"
-    assert f"; among the held-back rows, judged without their verdicts, {would}; " in note
+    would = f"{right.n} would be changed, {right.k} of them correctly"
+    assert f"; of the held-back rows, judged without their verdicts, {would}; " in note
 
 
 def test_a_precision_asked_for_without_random_verdicts_corrects_nothing_and_says_so():

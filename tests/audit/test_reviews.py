@@ -187,7 +187,7 @@ def test_a_review_may_use_any_delimiter_and_a_spreadsheets_mark(found, tmp_path,
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["a/100.png,dog,random", "a/100.png,emu,random"], "'a/100.png' is verified as 'emu', and before as 'dog'"),
+        (["a/100.png,dog,random", "a/100.png,emu,random"], "'a/100.png' is verified as 'emu', but before as 'dog'"),
         (["a/1000.png,dog,random"], "no row 'a/1000.png'; did you mean"),
         (["a/100.png,dogs,random"], "unknown label 'dogs'; did you mean 'dog'"),
         (["a/100.png,dog,often"], "unknown way of picking 'often'"),
@@ -212,14 +212,14 @@ def test_a_bad_review_is_one_sentence(found, tmp_path, rows, words):
         (
             "r.json",
             json.dumps([annotated("a/9.png", "dog") | {"annotations": [{"result": [{"value": {"choices": []}}]}]}]),
-            "one label",
+            "exactly one label",
         ),
         (
             "r.json",
             '[{"id": 3, "data": {"row_id": "a/9.png"}, "annotations": 5}]',
-            "task 3 has annotations that are no l",
+            "task 3: annotations is not a list",
         ),
-        ("r.json", '[{"data": {"row_id": "a/9.png"}, "annotations": [{"result": 7}]}]', "has result that are no list"),
+        ("r.json", '[{"data": {"row_id": "a/9.png"}, "annotations": [{"result": 7}]}]', "result is not a list"),
         ("r.csv", "id,verdict\n\xff", "not UTF-8"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_change_that_was_cut_off_is_not_taken_for_the_audit_and_is_made_anew(t
         patch.setattr("fasten.audit.stored.save_gallery", killed)
         with pytest.raises(KeyboardInterrupt):
             choose_threshold(found, None)
-    with pytest.raises(ValueError, match=r"a change of the corrections in .* was cut off; .* --min-precision 0.9"):
+    with pytest.raises(ValueError, match=r"a change of the corrections in .* was interrupted; .* --min-precision 0.9"):
         read_audit(tmp_path / "cut off")
     choose_threshold(read_audit(tmp_path / "cut off", made_anew=True), None)
     assert read_audit(tmp_path / "cut off").table["is_issue"].any()

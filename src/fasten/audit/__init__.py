@@ -1,8 +1,8 @@
 """Which labels are wrong, and what they should be: the T of the given labels, the posterior, the tables on disk.
 
 p(y | x) are a classifier's probabilities (`probs`, one row per example), ȳ is the label as `given`, N the number of
-classes, π the prior of the true classes. T[i, j] = P(ȳ = j | y = i) is that of the labels as given, not the T̂ of a
-training step, which describes labels already corrected.
+classes, π the prior of the true classes. T[i, j] = P(ȳ = j | y = i) describes the labels as given, unlike the T̂ of a
+training step, which describes labels that are already corrected.
 """
 
 import csv
@@ -20,35 +20,35 @@ from fasten.metrics import Bools, Floats, Ints, transition_from_counts
 
 # Rows worked on at a time: a few megabytes in float64 at 100 classes, so they stay in the cache.
 CHUNK = 4096
-LINES = 65_536  # of labels.csv, made at a time
+LINES = 65_536  # lines of labels.csv made at a time
 
 # A product of probabilities below this has lost its digits to underflow, so it counts as zero.
 VANISHED = float(np.finfo(np.float64).tiny)
 
 
 def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int = 5) -> NDArray[np.float64]:
-    """T of the given labels from a classifier's probabilities, by `rounds` of EM; the plain estimate with none.
+    """Estimate T of the given labels from a classifier's probabilities, by `rounds` rounds of EM.
 
-    The plain estimate, T[i, j] = Σₙ p(i | xₙ) 1[ȳₙ = j] / Σₙ p(i | xₙ), mixes the rows of T as far as the
-    classifier is unsure; EM undoes that. A class with no mass gets the identity's row.
+    Without EM, the plain estimate T[i, j] = Σₙ p(i | xₙ) 1[ȳₙ = j] / Σₙ p(i | xₙ) mixes the rows of T to the extent
+    that the classifier is unsure; EM undoes this. A class with no mass gets its row of the identity.
 
     >>> given_transition(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
     assert given.min(initial=0) >= 0
     assert given.max(initial=0) < num_classes
-    # The labels say nothing yet, so q = p: this gives the plain estimate, and π⁰, the prior that p itself carries.
+    # With a likelihood of ones, q = p: this gives the plain estimate, and π⁰, the prior that is implicit in p.
     counts = _expected_counts(probs, given, np.ones((num_classes, num_classes)))
     prior_rows = counts.sum(1, keepdims=True)
     for _ in range(rounds):
-        # (π_y / π⁰_y) T[y, ȳ], where the counts' sums over ȳ are π up to the number of rows: it cancels in the ratio
+        # (π_y / π⁰_y) T[y, ȳ]: summed over ȳ, counts are π times the number of rows, which cancels in the ratio.
         likelihood = np.divide(counts, prior_rows, out=np.zeros_like(counts), where=prior_rows > 0)
         counts = _expected_counts(probs, given, likelihood)
     return transition_from_counts(counts)
 
 
 def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:
-    """P(y | x, ȳ) ∝ T[y, ȳ] p(y | x), rows summing to one; p(y | x) where every product vanishes.
+    """P(y | x, ȳ) ∝ T[y, ȳ] p(y | x), each row summing to one; p(y | x) in rows whose products all vanish.
 
     >>> T = np.array([[0.75, 0.25], [0.0, 1.0]])
     >>> posterior(np.array([[0.8, 0.2], [0.8, 0.2]]), T, np.array([0, 1])).round(3).tolist()
@@ -63,9 +63,9 @@ def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:
 
 
 class Judged(NamedTuple):
-    """Of each row: the probability that its given label is wrong, the most probable label, and the best other one.
+    """For each row: the probability that its given label is wrong, the most probable label, and the best other one.
 
-    `suggested` is the given label if it ties.
+    In a tie, `suggested` is the given label.
     """
 
     p_wrong: NDArray[np.float64]
@@ -75,7 +75,7 @@ class Judged(NamedTuple):
     p_other: NDArray[np.float64]
 
     def keeping(self, rows: Bools, given: Ints) -> "Judged":
-        """The same with no other label to suggest for some rows, which keep the label that they have.
+        """Return a copy that suggests no other label for `rows`, so that they keep their given label.
 
         >>> found = judge(np.array([[0.2, 0.8]]), np.array([0])).keeping(np.array([True]), np.array([0]))
         >>> found.suggested.tolist(), found.with_p_wrong(np.array([0.9]), np.array([0])).suggested.tolist()
@@ -88,7 +88,7 @@ class Judged(NamedTuple):
         )
 
     def with_p_wrong(self, p_wrong: Floats, given: Ints) -> "Judged":
-        """The same where the labels are wrong with other probabilities, shared out among the other labels as before.
+        """Return a copy with new values of p_wrong, divided among the other labels in the same proportions as before.
 
         >>> before = judge(np.array([[0.6, 0.4, 0.0], [0.2, 0.4, 0.4]]), np.array([0, 0]))
         >>> before.with_p_wrong(np.array([0.8, 0.1]), np.array([0, 0])).suggested.tolist()
@@ -96,12 +96,12 @@ class Judged(NamedTuple):
         """
         now = p_wrong.astype(np.float64)
         scale = np.divide(now, self.p_wrong, out=np.ones_like(now), where=self.p_wrong > 0)
-        # Of a tiny p_wrong rounding may have left less than its part.
+        # If p_wrong is tiny, rounding may have left it smaller than p_other.
         return _choose(1 - now, np.minimum(self.p_other * scale, now), self.other, given)
 
 
 def judge(post: Floats, given: Ints) -> Judged:
-    """What a posterior says of the given labels.
+    """Judge the given labels by a posterior.
 
     >>> judge(np.array([[0.25, 0.75], [0.5, 0.5]]), np.array([0, 1])).suggested.tolist()
     [1, 1]
@@ -124,7 +124,7 @@ def _choose(
 
 
 def judge_examples(probs: Floats, T: Floats, given: Ints) -> Judged:
-    """The same from p(y | x) and T, without a posterior of all rows in memory."""
+    """Judge the given labels by p(y | x) and T, without holding the posterior of all rows in memory."""
     starts = range(0, len(probs), CHUNK) or (0,)
     slices = [slice(start, start + CHUNK) for start in starts]
     parts = [judge(posterior(probs[part], T, given[part]), given[part]) for part in slices]
@@ -139,10 +139,10 @@ def make_table(
     class_names: Sequence[Any],
     rank: Floats | None = None,
 ) -> pd.DataFrame:
-    """The columns of labels.csv, most suspect row first; `rank` is highest for the first, by default p_wrong.
+    """Make the columns of labels.csv, most suspect row first: sorted by `rank`, by default p_wrong, highest first.
 
-    `suggested` is the most probable label, the given one if it ties. A row may be an issue though its given label
-    is still the most probable of three or more, as at (0.4, 0.3, 0.3): then `corrected` keeps it.
+    `suggested` is the most probable label; in a tie, the given one. A row can be an issue even if its given label is
+    still the most probable of three or more, as with (0.4, 0.3, 0.3); `corrected` then keeps the given label.
 
     >>> given = np.array([0, 0])
     >>> judged = judge(np.array([[1.0, 0.0], [0.25, 0.75]]), given)
@@ -167,7 +167,7 @@ def make_table(
 
 
 def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write what `make_table` gives as labels.csv, in one step.
+    """Write a table from `make_table` as labels.csv, atomically.
 
     >>> import pathlib, tempfile
     >>> judged = judge(np.array([[0.25, 0.75]]), np.array([0]))
@@ -187,7 +187,7 @@ def write_labels(table: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathLike[str]) -> None:
-    """Write T as transition.csv, in one step: a row per true class, a column per given one, names on both.
+    """Write T as transition.csv, atomically: a row per true class, a column per given one, both with their names.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +203,7 @@ def write_transition(T: Floats, class_names: Sequence[Any], path: str | os.PathL
 
 
 def _expected_counts(probs: Floats, given: Ints, likelihood: Floats) -> NDArray[np.float64]:
-    """Σₙ q(i | xₙ, ȳₙ) 1[ȳₙ = j], with q ∝ likelihood[i, ȳₙ] p(i | xₙ); rows are read once, in their order."""
+    """Σₙ q(i | xₙ, ȳₙ) 1[ȳₙ = j], with q ∝ likelihood[i, ȳₙ] p(i | xₙ); rows are read once, in order."""
     counts, columns = np.zeros(likelihood.shape), np.ascontiguousarray(likelihood.T)
     for start in range(0, len(probs), CHUNK):
         order = np.argsort(given[start : start + CHUNK], kind="stable")
@@ -215,7 +215,7 @@ def _expected_counts(probs: Floats, given: Ints, likelihood: Floats) -> NDArray[
 
 
 def _bayes(p: Floats, likelihood: Floats) -> NDArray[np.float64]:
-    """Rows ∝ likelihood · p that sum to one, in float64; p where the products vanish."""
+    """Rows ∝ likelihood · p that sum to one, in float64; p itself in rows whose products all vanish."""
     p = p.astype(np.float64)
     q = p * likelihood
     total = q.sum(1, keepdims=True)
@@ -227,7 +227,7 @@ def _bayes(p: Floats, likelihood: Floats) -> NDArray[np.float64]:
 
 
 def table_csv(table: pd.DataFrame, header: bool = True) -> str:
-    """A table as CSV, numbers to six digits.
+    """A table as CSV, with numbers to six significant digits.
 
     >>> table_csv(pd.DataFrame({"id": ["a"], "p": [1 / 3]}))
     'id,p\\na,0.333333\\n'

@@ -1,4 +1,4 @@
-"""How right the proposed corrections are, on held-back verified rows; the lowest threshold that keeps a precision."""
+"""The precision of proposed corrections on held-back verified rows, and the lowest threshold that keeps a precision."""
 
 import math
 from collections.abc import Callable
@@ -12,40 +12,42 @@ from fasten.metrics import Bools, Floats, Ints
 from fasten.sentences import are, some
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
 
-FLOOR = 0.5  # of p_wrong: a label that is more likely right than wrong is never changed
-FIRST_MISTAKES = 2  # that the strictest cut leaves room for: one that leaves none mostly fails by bad luck
-FIRST_SHARE = 0.1  # of the corrections, at least
-FIRST_LIMIT = 0.6  # and at most, so that something is left to test
-STEP = 1.1  # from one cut to the next
-MOST_ROWS = 10_000_000  # a sample larger than this is no answer
+FLOOR = 0.5  # lowest threshold of p_wrong: a label that is more likely right than wrong is never changed
+FIRST_MISTAKES = 2  # that the strictest cut allows: a cut that allows none mostly fails by bad luck
+FIRST_SHARE = 0.1  # the strictest cut has at least this share of the corrections
+FIRST_LIMIT = 0.6  # and at most this share just to allow mistakes, so that something is left to test
+STEP = 1.1  # factor from the size of one cut to the next
+MOST_ROWS = 10_000_000  # a larger sample is not a useful answer
 
-# Held-back rows are judged as if nobody had verified them, by calibrations that had not seen them, and labels.csv has
-# their verdicts: so these sentences say what would be changed.
+# Held-back rows are judged as if nobody had verified them, by calibrations that had not seen them. In labels.csv their
+# verdicts decide, so these sentences say what would be changed.
 MISTAKEN = (
-    "{mistaken}: keep the labels as they are, train longer, or correct fewer (--min-precision; in Python min_precision)"
+    "{mistaken}: keep the labels as they are, train longer, or correct fewer (--min-precision, or min_precision in "
+    "Python)"
 )
 UNSHOWN = (
-    "nothing shows that corrections do more good than harm: {changed} changed; among the held-back rows, judged "
-    "without their verdicts, {judged}; look at some before you use a repaired copy, or verify more rows at random"
+    "nothing shows that the corrections do more good than harm: {changed} changed; of the held-back rows, judged "
+    "without their verdicts, {judged}; look at some corrections before you use a repaired copy, or verify more rows at "
+    "random"
 )
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """Of held-back rows: corrections that are right among all proposed; wrong labels changed among all wrong ones."""
+    """On held-back rows: the share of proposed corrections that are right, and of wrong labels that are changed."""
 
     precision: Proportion
     recall: Proportion
 
     @property
     def mistaken(self) -> bool:
-        """Whether most are wrong."""
+        """Whether most corrections are wrong."""
         return 2 * self.precision.k < self.precision.n
 
     def doubt(self, num_changed: int) -> str | None:
-        """A sentence where the labels that are changed in all rows may do more harm than good.
+        """Return a warning if the `num_changed` corrections of all rows may do more harm than good, otherwise None.
 
-        Held-back rows say no where they show, at 95% confidence, that half of the corrections are right.
+        They may unless the held-back rows show, at 95% confidence, that at least half of the corrections are right.
 
         >>> [Corrections(proportion(k, n), proportion(0, 0)).doubt(9) is None for k, n in ((4, 4), (5, 5), (9, 12))]
         [False, True, False]
@@ -68,9 +70,13 @@ def _mistaken(k: int, n: int) -> str:
 
 
 def _judged(k: int, n: int) -> str:
-    """Where half are right or more."""
+    """What held-back rows show, if at least half of their corrections are right."""
     return (
-        "none would be" if not n else "one would be, rightly" if n == 1 else f"{n:,} would be, {k:,} of these rightly"
+        "none would be changed"
+        if not n
+        else "one would be changed, correctly"
+        if n == 1
+        else f"{n:,} would be changed, {k:,} of them correctly"
     )
 
 
@@ -84,16 +90,17 @@ class Cut:
 
     @property
     def low(self) -> float:
-        """The one-sided 95% bound of the share that is right."""
+        """The one-sided lower 95% bound of the share that is right."""
         return lower_bound(self.k, self.n)
 
 
 @dataclass(frozen=True)
 class ThresholdChoice:
-    """The lowest threshold shown to keep `min_precision`, None where there is none; what more rows it would take.
+    """The lowest threshold shown to keep `min_precision`, or None, and how many more rows it would take.
 
-    `more_if_right` and `more_as_seen` are rows still to be verified at random, if every further correction were right
-    and if they were right as often as so far; None where no number would do, or where nothing was proposed yet.
+    `more_if_right` and `more_as_seen` are the numbers of rows still to be verified at random, if all further
+    corrections were right and if they were right as often as so far. They are None if no number would be enough, or if
+    nothing was proposed yet.
     """
 
     min_precision: float
@@ -101,8 +108,8 @@ class ThresholdChoice:
     tested: tuple[Cut, ...] = ()
     more_if_right: int | None = None
     more_as_seen: int | None = None
-    at_random: bool = True  # whether the rows may be a random sample: else they show nothing
-    num_verified: int = 0  # at random, where nothing was proposed
+    at_random: bool = True  # whether the rows may be a random sample; otherwise they show nothing
+    num_verified: int = 0  # rows verified at random, if nothing was proposed
 
     @property
     def sentence(self) -> str:
@@ -114,28 +121,28 @@ class ThresholdChoice:
                 f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones {are(cut.k)}"
             )
         if not self.at_random:
-            return "rows that are no random sample cannot show a precision, so nothing is corrected"
+            return "rows that are not a random sample cannot show a precision, so nothing is corrected"
         if not self.tested:
             return self._nothing_to_test()
-        seen = f"{self.tested[0].k} of the {self.tested[0].n} surest right"
+        seen = f"right: {self.tested[0].k} of the {self.tested[0].n} most certain ones"
         return (
-            f"the held-back corrections ({seen}) cannot show a precision of {self.min_precision:.4g}, so nothing is "
-            f"corrected; {self._cure()}"
+            f"the corrections of held-back rows ({seen}) cannot show a precision of {self.min_precision:.4g}, so "
+            f"nothing is corrected; {self._cure()}"
         )
 
     def _nothing_to_test(self) -> str:
         so = "so no precision can be shown and nothing is corrected"
         if not self.num_verified:
-            return f"no correction was held back, {so}; verify rows at random first"
+            return f"no verified row was held back, {so}; verify rows at random first"
         lack = f"no held-back label would be changed ({some(self.num_verified, 'row')} verified at random)"
-        return f"{lack}, {so}; perhaps few labels are wrong, else verify more rows at random"
+        return f"{lack}, {so}; perhaps few labels are wrong; if not, verify more rows at random"
 
     def _cure(self) -> str:
         if self.more_if_right is None:
             return "no number of verified rows would be enough: ask for a lower precision"
         more = f"verify more rows at random: about {self.more_if_right:,} more if all further corrections are right"
         if self.more_as_seen == self.more_if_right:
-            return more  # as all were so far
+            return more  # all were right so far
         rate = "no number would be enough" if self.more_as_seen is None else f"about {self.more_as_seen:,}"
         return f"{more}; at the rate so far {rate}"
 
@@ -145,7 +152,7 @@ class ThresholdChoice:
 
 
 def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:
-    """Precision of the changed labels and recall of the wrong ones, on held-back rows; intervals hold 95%.
+    """Precision of the changed labels and recall of the wrong ones on held-back rows, with 95% intervals.
 
     >>> found = correction_scores(np.array([0, 0, 0]), np.array([1, 1, 0]), np.array([1, 0, 0]))
     >>> found.precision.share, found.recall.share
@@ -157,18 +164,18 @@ def correction_scores(given: Ints, corrected: Ints, truth: Ints) -> Corrections:
 
 
 def check_precision(min_precision: float | None) -> None:
-    """Refuse a precision to keep that is no share; None is none."""
+    """Raise unless the precision to keep is between 0 and 1, or None."""
     if min_precision is not None and not 0 < min_precision < 1:
         raise ValueError(f"the precision to keep must be between 0 and 1, got {min_precision:g}; write 95% as 0.95")
 
 
 def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verified: int) -> ThresholdChoice:
-    """The lowest threshold whose corrections, all rows with p_wrong above it, keep `min_precision`, at 95%.
+    """Find the lowest threshold whose corrections (all rows with p_wrong above it) keep `min_precision`, at 95%.
 
-    The rows are the held-back ones where another label is suggested, `right` where that is the truth; `num_verified`
-    is the number of randomly verified rows they come from. Cuts are tested from the strictest down, each by its
-    one-sided bound, and the first failure ends it. A bad choice needs a false success at the first cut that is too
-    low, whose chance is at most 5%: so many cuts need no correction.
+    The rows are the held-back ones for which another label is suggested; `right` says where it is the true label, and
+    `num_verified` is the number of randomly verified rows that they come from. Cuts are tested from the strictest down,
+    each by its one-sided bound, until one fails. A bad choice needs a false success at the first cut that is too low,
+    which has a chance of at most 5%, so the number of cuts needs no correction.
 
     >>> choice = threshold_for(np.linspace(0.6, 1, 100), np.arange(100) >= 20, 0.9, num_verified=900)
     >>> round(choice.threshold, 3), [(cut.k, cut.n) for cut in choice.tested]
@@ -186,19 +193,20 @@ def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verif
         return ThresholdChoice(min_precision, cuts[num_passed - 1].threshold, tested)
     if not cuts:
         return ThresholdChoice(min_precision, None, num_verified=num_verified)
-    # More rows add to each cut in proportion; the strictest has to pass before any other is tested.
+    # More rows enlarge each cut in proportion; the strictest has to pass before any other is tested.
     more = [needed(cuts[0], min_precision) * num_verified / cuts[0].n for needed in (_more_if_right, _more_as_seen)]
     if_right, as_seen = (math.ceil(n) if math.isfinite(n) else None for n in more)
     return ThresholdChoice(min_precision, None, tested, if_right, as_seen)
 
 
 def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:
-    """The cuts to test, strictest first, each the threshold just below so many of the highest p_wrong.
+    """The cuts to test, strictest first: each threshold is just below a certain number of the highest p_wrong.
 
-    How many is set by the number of rows alone, never by `right`: given the next lower p_wrong, the rows above it are
-    then a random sample of all such rows, and k is binomial. Thresholds fixed in advance would do as well, but all
-    p_wrong may lie above 0.99, or below 0.7. The guarantee is exact where precision, once it is too low, stays so for
-    all lower thresholds, and nearly so elsewhere. Rows of the same p_wrong are not parted; the last cut takes all.
+    These numbers depend only on the number of rows, never on `right`: given the next lower p_wrong, the rows above it
+    are then a random sample of all such rows, and k is binomial. Thresholds fixed in advance would work as well, but
+    all p_wrong may lie above 0.99, or below 0.7. The guarantee is exact if a precision that is too low stays too low
+    for all lower thresholds, and nearly exact otherwise. Rows with the same p_wrong stay together; the last cut takes
+    all.
     """
     order = np.argsort(-p_wrong, kind="stable")
     order = order[p_wrong[order] > FLOOR]
@@ -211,7 +219,7 @@ def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:
 
 @cache
 def _sizes(n: int, min_precision: float) -> tuple[int, ...]:
-    """Rows in each cut. The first has room for mistakes: where n of n right would just do, one mistake ends it all."""
+    """Rows in each cut. The first allows mistakes: if only n of n right were enough, one mistake would end the test."""
     least = _smallest(lambda m: reaches(m, m, min_precision))
     roomy = _smallest(lambda m: reaches(m - FIRST_MISTAKES, m, min_precision))
     size = max(least, FIRST_SHARE * n, min(roomy, FIRST_LIMIT * n))
@@ -223,19 +231,19 @@ def _sizes(n: int, min_precision: float) -> tuple[int, ...]:
 
 
 def _more_if_right(cut: Cut, min_precision: float) -> float:
-    """Further corrections, all right, until the bound reaches the precision."""
+    """The number of further corrections, all right, until the bound reaches the precision."""
     return _smallest(lambda more: reaches(cut.k + more, cut.n + more, min_precision))
 
 
 def _more_as_seen(cut: Cut, min_precision: float) -> float:
-    """Further corrections, right as often as these, until the bound reaches the precision."""
+    """The number of further corrections, right as often as these, until the bound reaches the precision."""
     if cut.k <= min_precision * cut.n:
         return math.inf
     return _smallest(lambda more: reaches((cut.n + more) * cut.k // cut.n, cut.n + more, min_precision))
 
 
 def _smallest(holds: Callable[[int], bool]) -> float:
-    """The smallest whole number from 1 for which something holds, as it then does for all larger; infinite if none."""
+    """The smallest whole number from 1 up that `holds`, if all larger ones do too; infinity if there is none."""
     high = 1
     while not holds(high):
         high *= 2

@@ -1,10 +1,10 @@
-"""What verified rows can tell: T by counting, calibrated probabilities, which rows to verify next.
+"""What verified rows show: T by counting, calibrated probabilities, which rows to verify next.
 
-Labels are whole numbers, -1 where unknown: `given` is the label a row came with, `verified` the one that somebody
-checked, `truth` the same where rows are already selected. Only rows that were picked at random tell of the others:
-verdicts on rows that the program chose enter nothing here. Of the random ones a third is held back from training, and
-calibration, precision and thresholds come from these alone, so the T behind their `p_wrong` must not count them.
-T[i, j] = P(given = j | true = i).
+Labels are whole numbers, -1 if unknown: `given` is the label that a row came with, `verified` the one that somebody
+checked, `truth` the same for rows that are already selected. Only rows that were picked at random tell anything about
+the others, so verdicts on rows that the program chose are not used here. A third of the random ones is held back from
+training. Calibration, precision and thresholds come from these alone, so the T behind their `p_wrong` must not count
+them. T[i, j] = P(given = j | true = i).
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from fasten.seeds import numpy_stream
 from fasten.statistics import LEVEL, Proportion, beta_cdf, beta_quantile, proportion
 
 HOLD_EVERY = 3  # one row in three is held back
-FEW_ALONE = 20  # so many rows, or one row in so many, may stay out of what is held back, which hardly biases that
+FEW_ALONE = 20  # leaving this many rows, or one row in this many, out of the held-back ones hardly biases these
 PRIOR_COUNT = 0.5  # of each cell of T: Jeffreys' prior
 CHUNK = 65_536  # rows of a posterior worked on at a time
-DIGITS = 6  # of the numbers in a record
-ODD = 0.001  # a label so far out of proportion is not by chance: of a thousand random samples one at most has any
+DIGITS = 6  # decimals of the numbers in a record
+ODD = 0.001  # at this p a label is not out of proportion by chance: at most one random sample in a thousand has any
 
 
 @dataclass(frozen=True, eq=False)
 class TransitionEvidence:
-    """T counted from `n` rows: the posterior's mean and 95% credible interval of each entry."""
+    """T counted from `n` rows: the posterior mean and 95% credible interval of each entry."""
 
     counts: NDArray[np.int64]
     mean: NDArray[np.float64]
@@ -46,13 +46,13 @@ class TransitionEvidence:
 
     @property
     def relative_error(self) -> NDArray[np.float64]:
-        """Standard deviation of each entry over its mean: about 1.4 where nothing was counted, 0 after many rows."""
+        """Standard deviation of each entry divided by its mean: up to 1.4 if nothing was counted, 0 after many rows."""
         size = self.counts.sum(1, keepdims=True) + PRIOR_COUNT * len(self.counts)
         return np.asarray(np.sqrt((1 - self.mean) / (self.mean * (size + 1))))
 
     @property
     def right(self) -> list[Proportion]:
-        """The share of right labels in each class by its rows alone: with many classes T's prior outweighs them."""
+        """The share of right labels in each class, from its rows alone: with many classes T's prior outweighs them."""
         return [
             proportion(k, n) for k, n in zip(self.counts.diagonal().tolist(), self.counts.sum(1).tolist(), strict=True)
         ]
@@ -64,7 +64,7 @@ class TransitionEvidence:
 
 @dataclass(frozen=True, eq=False)
 class NextRows:
-    """Rows to verify: `chosen` as most useful, best first; `random` ones for T, calibration and precision."""
+    """Rows to verify: `chosen` are the most useful, best first; `random` are for T, calibration and precision."""
 
     chosen: NDArray[np.int64]
     random: NDArray[np.int64]
@@ -72,9 +72,9 @@ class NextRows:
 
 @dataclass(frozen=True)
 class OddLabel:
-    """The label most out of proportion among the random rows: its `share` of them, and its `usual` one of all rows.
+    """The label most out of proportion among the random rows: its `share` of them, and its `usual` share of all rows.
 
-    Chance alone puts any label as far out with a probability of at most `p`.
+    The probability that chance alone puts any label this far out is at most `p`.
     """
 
     label: str
@@ -87,8 +87,8 @@ class OddLabel:
 class Sample:
     """Whether `n` held-back rows are like those that were not picked, as a random sample is.
 
-    `rank` is their mean place among the rows of the same label, 0 for the least suspect and 1 for the most, about 1/2
-    in a random sample; chance alone moves it as far with a probability of at most `p`. `odd` is of all random rows.
+    `rank` is their mean rank among the rows of the same label: 0 for the least suspect, 1 for the most, about 1/2 in a
+    random sample. The probability that chance alone moves it this far is at most `p`. `odd` is about all random rows.
     """
 
     n: int
@@ -100,10 +100,13 @@ class Sample:
     def warning(self) -> str | None:
         if self.p <= LEVEL:
             looks = "less" if self.rank < 0.5 else "more"
-            usual = f"mean rank {self.rank:.2f} where 0.50 is usual, {self.n} rows"
+            usual = f"mean rank {self.rank:.2f} instead of about 0.50, {self.n} rows"
             how = f"their labels look {looks} wrong to the model ({usual})"
         elif self.odd is not None and self.odd.p <= ODD:
-            how = f"{self.odd.share:.1%} of them have the label {self.odd.label!r}, of all rows {self.odd.usual:.1%}"
+            how = (
+                f"{self.odd.share:.1%} of them have the label {self.odd.label!r}, compared with {self.odd.usual:.1%} "
+                "of all rows"
+            )
         else:
             return None
         return (
@@ -114,7 +117,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the randomly verified rows say of one run, for its record."""
+    """Everything that the randomly verified rows show about one run, for its record."""
 
     num_random: int
     num_held: int
@@ -124,21 +127,21 @@ class Evidence:
     threshold: ThresholdChoice | None = None
     dependence: InstanceDependence | None = None
     sample: Sample | None = None
-    num_changed: int = 0  # labels that are corrected, of rows whose verdict training has not seen
+    num_changed: int = 0  # labels that are corrected, of rows without a verdict
 
     @property
     def wrong(self) -> Proportion:
-        """Of the labels of the random rows, those that are wrong: what is known of all labels without any model."""
+        """The wrong labels among those of the random rows: what is known about all labels without any model."""
         counts = self.transition.counts
         return proportion(int(counts.sum() - counts.trace()), self.num_random)
 
     @property
     def doubt(self) -> str | None:
-        """What is to be said against the corrections; nothing where a precision was asked for, and is kept."""
+        """A warning about the corrections, or None; always None if a precision was asked for, since it is kept."""
         return None if self.threshold else self.corrections.doubt(self.num_changed)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, lists for arrays; None where something was not asked for or cannot be said."""
+        """Plain values, with lists for arrays; None for what was not asked for or cannot be determined."""
         choice, dependence, sample = self.threshold, self.dependence, self.sample
         return {
             "num_random": self.num_random,
@@ -156,19 +159,20 @@ class Evidence:
 
 
 def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> Bools:
-    """A third of the randomly verified rows that carry a given label, class by class as well as can be.
+    """Choose a third of the randomly verified rows that have a given label, as evenly over the classes as possible.
 
-    Classes come in a random order, rows of a class too, and every third row is taken: each has the same chance,
-    rare classes as well, and each class gives a third of its rows to within one. The single verified row of a class
-    stays, since without it nothing would be known of the class in training. Where such rows are many beside others, as
-    with hundreds of classes, they do not: what is held back would say too little of rare classes.
+    Classes are put in random order, and so are the rows of each class; then every third row is taken. Each row has the
+    same chance, in rare classes too, and each class gives a third of its rows to within one. The only verified row of a
+    class is not held back, since training would then know nothing about the class. If a large share of the rows are
+    such rows, as with hundreds of classes, they may be held back: otherwise the held-back rows would tell too little
+    about rare classes.
 
     >>> held = hold_back(np.zeros(9, int), np.arange(9) // 3, np.arange(9) < 6, seed=0)
     >>> held.reshape(3, 3).sum(1).tolist()
     [1, 1, 0]
     """
     rng = numpy_stream(seed, "hold back")
-    count = np.bincount(verified + 1, minlength=1)  # of each class, behind that of the rows without a verdict
+    count = np.bincount(verified + 1, minlength=1)  # of each class, after that of rows without a verdict
     may = picked_random & (verified >= 0) & (given >= 0)
     alone = may & (count[verified + 1] == 1)
     if alone.sum() <= max(FEW_ALONE, may.sum() / FEW_ALONE) or (alone == may).all():
@@ -182,11 +186,11 @@ def hold_back(given: Ints, verified: Ints, picked_random: Bools, seed: int) -> B
 
 
 def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionEvidence:
-    """T from randomly verified rows, each row of it with the prior Dirichlet(1/2); unknown labels are left out.
+    """T from randomly verified rows, with a Dirichlet(1/2) prior on each row of T; unknown labels are left out.
 
-    The marginals are beta distributions. With many classes and few rows the prior is most of the mean. An interval goes
-    down to 0 where nothing was counted, and up to 1 where all rows were: that is most often what such an entry is, and
-    quantiles never reach it.
+    The marginals are beta distributions. With many classes and few rows, the mean is mostly prior. An interval extends
+    to 0 if no row was counted in the entry, and to 1 if all rows of the class were: the entry is most often exactly
+    that, and quantiles never reach it.
 
     >>> found = counted_posterior(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]), 2)
     >>> found.mean.tolist(), found.low.round(3).tolist()
@@ -195,7 +199,7 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
     counts = count_pairs(truth, given, num_classes)
     a = counts + PRIOR_COUNT
     b = a.sum(1, keepdims=True) - a
-    pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few differ
+    pairs, place = np.unique(np.stack([a.ravel(), b.ravel()], 1), axis=0, return_inverse=True)  # few are distinct
     tails = [[beta_quantile(q, *map(float, pair)) for pair in pairs] for q in (LEVEL / 2, 1 - LEVEL / 2)]
     low, high = (np.array(tail)[place.ravel()].reshape(a.shape) for tail in tails)
     low, high = np.where(counts == 0, 0, low), np.where(counts == counts.sum(1, keepdims=True), 1, high)
@@ -203,12 +207,12 @@ def counted_posterior(truth: Ints, given: Ints, num_classes: int) -> TransitionE
 
 
 def verify_next(post: Floats, known: Known, transition: TransitionEvidence | None, n: int, seed: int) -> NextRows:
-    """The n rows whose verdict would help most, and beside them as many random ones.
+    """Choose the n rows whose verdicts would help most, and as many random ones.
 
-    A verdict on a row sets its label right with the probability that its most probable label is wrong. That counts
-    up to 2.4 times where T is uncertain for the pair of classes in question, and 1/√k times for the k-th row of a
-    pair, so that no pair takes all. Random rows are drawn first, from all that were not picked at random before: with
-    those they are one random sample. Some may have a verdict already, which then counts as random.
+    A verdict corrects the most probable label of a row with the probability that this label is wrong. This is
+    multiplied by up to 2.4 if T is uncertain for the pair of classes in question, and by 1/√k for the k-th row of a
+    pair, so that no pair takes all rows. Random rows are drawn first, from all that were not picked at random before;
+    together with those they form one random sample. Some may already have a verdict, which then counts as random.
 
     >>> post = np.array([[0.9, 0.1], [0.5, 0.5], [0.7, 0.3], [0.6, 0.4]])
     >>> known = Known(tuple("abcd"), np.zeros(4, int), np.array([-1, -1, -1, 0]), np.ones(4, bool), np.zeros(4, bool))
@@ -232,10 +236,10 @@ def verify_next(post: Floats, known: Known, transition: TransitionEvidence | Non
 
 
 def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -> Sample | None:
-    """Held-back rows against `others`, each among the rows of its given label; None where nothing is held back.
+    """Compare held-back rows with `others`, each among the rows of its given label; None if nothing is held back.
 
-    To a model that saw the given labels of both, they are alike if they were picked at random. The bound is
-    Hoeffding's, which holds for ties and few rows; ranks without ties have to be 4.7 standard errors off.
+    A model that saw the given labels of both sees no difference if the former were picked at random. The bound is
+    Hoeffding's, which holds with ties and few rows; without ties, the mean rank has to be 4.7 standard errors off.
 
     >>> score, given = np.arange(100) / 100, np.zeros(100, int)
     >>> found = compare_sample(score, given, score >= 0.8, score < 0.8)
@@ -257,10 +261,10 @@ def compare_sample(suspicion: Floats, given: Ints, held: Bools, others: Bools) -
 
 
 def odd_label(given: Ints, random: Bools, class_names: Sequence[str] = ()) -> OddLabel | None:
-    """The given label that stands out most among the rows picked at random; None where there are none.
+    """The given label that is most out of proportion among the rows picked at random; None without such rows.
 
-    Rows picked by their label, so many of each, say nothing of how many labels are wrong, nor of how many corrections
-    are right, where some labels are rarer than others. The tails are binomial, doubled and added up over the labels.
+    A fixed number of rows per label tells neither how many labels are wrong nor how many corrections are right, if some
+    labels are rarer than others. The tails are binomial, doubled, and multiplied by the number of labels.
 
     >>> given = np.repeat([0, 1, 2], [90, 5, 5])
     >>> found = odd_label(given, (np.arange(100) > 85) & (np.arange(100) < 95))  # four of one label, five of another
@@ -280,11 +284,12 @@ def odd_label(given: Ints, random: Bools, class_names: Sequence[str] = ()) -> Od
 
 
 def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | None = None, seed: int = 0) -> Evidence:
-    """All of the above for one run. `judged` comes from a model that has not seen verdicts of the held-back rows.
+    """Gather the evidence of one run. `judged` must come from a model that has not seen verdicts of held-back rows.
 
-    `corrections` are those of calibrated p_wrong above 1/2, each row's by a map that was fitted without it. `probs` are
-    the model's, for `instance_dependence`, of which only the random rows that are not held back are read. `sample`
-    compares the held-back rows with all that were not picked at random; where they differ, no precision can be shown.
+    `corrections` are those with a calibrated p_wrong above 1/2, each row's by a map that was fitted without it, or
+    those above the threshold if a precision is asked for. `probs` are the model's probabilities, for
+    `instance_dependence`; only random rows that are not held back are read. `sample` compares the held-back rows with
+    all that were not picked at random; if they differ, no precision can be shown.
 
     >>> probs, given = np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), np.zeros(4, int)
     >>> held = np.array([True, True, False, False])
@@ -306,7 +311,7 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     sample = compare_sample(judged.p_wrong, given, held, ~random & (given >= 0))
     sample = sample and replace(sample, odd=odd_label(given, random, known.class_names))
     if min_precision is not None:
-        num_verified = int(random.sum()) if held.any() else 0  # else there is nothing to show it by
+        num_verified = int(random.sum()) if held.any() else 0  # otherwise nothing can show it
         choice = threshold_for(p[s != g], (s == v)[s != g], min_precision, num_verified)
         if sample is not None and sample.warning:
             choice = ThresholdChoice(min_precision, None, at_random=False)
@@ -324,7 +329,7 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
 
 
 def _chance_of_error(post: Floats, given: Ints, rows: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """For each row: the probability that its most probable label is wrong, and the best label but the given one."""
+    """For each row: the probability that its most probable label is wrong, and the best label except the given one."""
     chance, other = np.empty(len(rows)), np.empty(len(rows), np.int64)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)

@@ -1,6 +1,6 @@
-"""What is found of every given label: T, the probability that it is wrong, the label it should have, the evidence.
+"""What is found about the given labels: T, the probability that each is wrong, the label it should be, the evidence.
 
-The same for a run that has just trained and for one whose probabilities lie on disk.
+It works in the same way for a run that has just been trained and for one whose probabilities are on disk.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from fasten.data.task import Known
 from fasten.metrics import Bools, Floats, count_pairs
 from fasten.statistics import proportion
 
-# Verified rows of a class that weigh as much as the model's estimate of its row of T. On digits, Gaussians and clusters
-# with 10 to 33 verified rows a class, T was two to eight times nearer to the truth so than by the rows alone.
+# The model's estimate of a class's row of T weighs as much as this many verified rows of the class. On digits,
+# Gaussians and clusters with 10 to 33 verified rows per class, T was two to eight times closer to the truth than from
+# the rows alone.
 MODEL_ROWS = 50
 
 IMPLAUSIBLE = (
-    "{share:.0%} of the labels that nobody verified count as wrong, and no row verified at random says whether they "
-    "are: the model may have learnt too little, so look at some before you use its corrections"
+    "{share:.0%} of the labels that nobody verified count as wrong, but no row was verified at random to show whether "
+    "they are: the model may have learnt too little, so look at some before you use its corrections"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What a classifier's probabilities say of the given labels, and what verified rows say of that."""
+    """What a classifier's probabilities say about the given labels, and what verified rows say about that."""
 
     transition: NDArray[np.float64]  # T of the given labels
-    judged: Judged  # as the model has it: nothing calibrated, no verdict used
-    unverified: NDArray[np.bool_]  # rows that the model alone speaks of
+    judged: Judged  # by the model alone: not calibrated, and without verdicts
+    unverified: NDArray[np.bool_]  # rows without a verdict
     evidence: Evidence | None  # None: no row was verified at random
 
     def table(self, known: Known, class_names: Sequence[Any], verdicts: bool = True) -> pd.DataFrame:
         """The columns of labels.csv; with `verdicts`, also what was verified, and how each row was picked for it.
 
-        `p_wrong` is calibrated where that was possible. A verdict settles its row: what the model has to say of those
-        that were held back is part of the evidence, and of nothing that people take for an answer.
+        `p_wrong` is calibrated if possible. If a row has a verdict, the verdict decides: what the model says about
+        held-back rows is part of the evidence only, never of these columns.
         """
         settled = known.verified >= 0
         wrong = settled & (known.verified != known.given)
@@ -55,16 +56,16 @@ class Findings:
             p_suggested=np.where(settled, 1.0, found.p_suggested),
         )
         is_issue = np.where(settled, wrong, self._is_issue(found.p_wrong))
-        rank = np.where(settled, np.where(wrong, 2.0, -1.0), self.judged.p_wrong)  # raw: calibration rounds the surest
+        rank = np.where(settled, np.where(wrong, 2.0, -1.0), self.judged.p_wrong)  # calibrated ones may tie near 1
         table = audit.make_table(known.ids, known.given, shown, is_issue, class_names, rank)
         if verdicts:
             rows = table["row"].to_numpy()
-            names = np.array([*map(str, class_names), ""], object)  # the last for -1
+            names = np.array([*map(str, class_names), ""], object)  # the last is for -1
             table = table.assign(verified=names[known.verified[rows]], picked=_picked(known)[rows])
         return table
 
     def calibrated(self, given: NDArray[np.int64]) -> Judged:
-        """What is shown: p_wrong as held-back rows say it should be, and the label that is then the most probable."""
+        """What is shown: p_wrong as calibrated on held-back rows, and the label that is then the most probable."""
         if self.evidence is None or self.evidence.calibration.uncalibrated:
             return self.judged
         found = self.judged.with_p_wrong(self.evidence.calibration.apply(self.judged.p_wrong), given)
@@ -86,11 +87,11 @@ class Findings:
             return np.asarray(calibrated > FLOOR)
         if choice.threshold is None:
             return np.zeros(len(calibrated), bool)
-        return np.asarray(self.judged.p_wrong > choice.threshold)  # as it was tested: before calibration
+        return np.asarray(self.judged.p_wrong > choice.threshold)  # before calibration, as it was tested
 
     @property
     def cautions(self) -> list[str]:
-        """What verified rows say against the corrections, or against themselves."""
+        """Warnings from verified rows, about the corrections or about these rows."""
         found = self.evidence
         if found is None:
             return []
@@ -121,9 +122,9 @@ def find(
     seed: int = 0,
     kept: Sequence[int] = (),
 ) -> Findings:
-    """All of it from p(y | x), (n, N), and what is known of the same rows, each of which has a given label.
+    """Audit labels by p(y | x), (n, N), and what is known about the same rows, each of which has a given label.
 
-    Labels of the classes `kept` are not corrected, however wrong they look to a model that does not know these.
+    Labels in the classes `kept` are not corrected, however wrong they look to a model that does not know these classes.
 
     >>> known = Known(("a", "b", "c"), np.array([0, 1, 1]), np.full(3, -1), *np.zeros((2, 3), bool))
     >>> found = find(np.array([[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]]), known)
@@ -143,17 +144,17 @@ def find(
 
 
 def transition_of(probs: Floats, known: Known) -> NDArray[np.float64]:
-    """T of the given labels: a model's estimate, with what was counted where rows were verified at random."""
+    """T of the given labels: the model's estimate, combined with counts if rows were verified at random."""
     T = audit.given_transition(probs, known.given, probs.shape[1])
     return counted_onto(T, known) if known.picked_random.any() else T
 
 
 def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
-    """A model's estimate of T, moved by what was counted in randomly verified rows that are not held back.
+    """Combine a model's estimate of T with counts from randomly verified rows that are not held back.
 
-    Some dozens of rows of a class say less of a row of T than a model does that has seen all rows, and hundreds say
-    more; a class without any keeps the model's. Of all classes together they say how many labels are wrong, which a
-    model underrates that has learnt wrong labels by heart, or follows errors that depend on the example.
+    A few dozen rows of a class tell less about a row of T than a model that has seen all rows, and hundreds tell more;
+    a class without any keeps the model's estimate. All classes together tell how many labels are wrong, which a model
+    underrates if it has memorised wrong labels, or follows errors that depend on the example.
     """
     rows = known.picked_random & ~known.held
     counts = count_pairs(known.verified[rows], known.given[rows], len(T))
@@ -162,7 +163,7 @@ def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
 
 
 def _as_often_wrong(T: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """T with the odds of a wrong label, in all classes alike, as they were counted, where T cannot explain these.
+    """T with its odds of a wrong label scaled to the counts, by one factor for all classes, if T cannot explain these.
 
     >>> T, counts = np.array([[0.99, 0.01], [0.01, 0.99]]), np.array([[33, 16], [17, 33]])
     >>> _as_often_wrong(T, counts).round(2).tolist()
@@ -180,6 +181,6 @@ def _as_often_wrong(T: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArra
 
 
 def _picked(known: Known) -> NDArray[Any]:
-    """How each row came to be verified."""
+    """How each row was picked for verification; blank for rows without a verdict."""
     ways = np.where(known.verified >= 0, np.where(known.picked_random, "random", "chosen"), "")
     return np.where(known.held, "held", ways).astype(object)

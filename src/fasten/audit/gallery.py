@@ -1,4 +1,4 @@
-"""gallery.json: what labels.csv says in brief, and its most suspect rows by pair of labels, images with a thumbnail."""
+"""gallery.json: a summary of labels.csv, and its most suspect rows by pair of labels, images with a thumbnail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fasten.files import write_text
 from fasten.report.gallery import shown_gallery
 
 Gallery = dict[str, Any]
-Picture = Callable[[int], str | None]  # of a row of labels.csv: a data URI, None where there is nothing to see
+Picture = Callable[[int], str | None]  # from a row of labels.csv to a data URI; None if there is nothing to show
 
 MAX_PAIRS = 24
 MAX_ROWS = 288  # of all pairs together
@@ -30,7 +30,7 @@ MAX_BYTES = 3_000_000  # of all thumbnails
 
 
 def write_gallery(task: Task, table: pd.DataFrame, path: str | os.PathLike[str]) -> Gallery:
-    """The gallery of a run from its data and its table of labels, written in one step."""
+    """Make the gallery of a run from its data and its table of labels, and write it atomically."""
     is_image = task.x.ndim == 4
     places = task.audited
 
@@ -43,12 +43,12 @@ def write_gallery(task: Task, table: pd.DataFrame, path: str | os.PathLike[str])
 
 
 def save_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> None:
-    """Write gallery.json in one step."""
+    """Write gallery.json atomically."""
     write_text(path, json.dumps(gallery, indent=0, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def make_gallery(table: pd.DataFrame, picture: Picture) -> Gallery:
-    """Counts of a table of labels, and of each pair (given → suggested) the most suspect rows that nobody verified.
+    """Count a table of labels, and take the most suspect unverified rows of each pair (given → suggested).
 
     >>> table = pd.DataFrame({"row": [1, 0], "id": ["b", "a"], "given": ["cat", "cat"], "suggested": ["dog", "cat"]})
     >>> table = table.assign(p_wrong=[0.75, 0.25], p_suggested=[0.75, 0.75], is_issue=[True, False])
@@ -70,14 +70,14 @@ def make_gallery(table: pd.DataFrame, picture: Picture) -> Gallery:
 
 
 def suspect_pairs(table: pd.DataFrame, most: int) -> tuple[list[tuple[Gallery, list[Mapping[str, Any]]]], int]:
-    """The pairs (given → suggested) with most rows, each with its rows in the table's order; and how many there are.
+    """The pairs (given → suggested) with most rows, each with its rows in the table's order; the number of all pairs.
 
-    `share` is of the rows that were given the label.
+    `share` is the pair's share of the rows with its given label.
     """
     given, suggested = table["given"].to_numpy(object), table["suggested"].to_numpy(object)
     open_rows = np.flatnonzero(_differ(table) & ~is_verified(table))
     if len(open_rows) == 0:
-        return [], 0  # pandas before 3 cannot factorise no pairs at all
+        return [], 0  # pandas before 3 cannot factorise an empty list of pairs
     names = pd.MultiIndex.from_arrays([given[open_rows], suggested[open_rows]])
     codes, labels = names.factorize()
     found: list[tuple[Any, Any]] = list(labels)
@@ -96,7 +96,7 @@ def suspect_pairs(table: pd.DataFrame, most: int) -> tuple[list[tuple[Gallery, l
 
 
 def is_verified(table: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows of a table of labels on which there is a verdict."""
+    """Which rows of a table of labels have a verdict."""
     if "verified" not in table:
         return np.zeros(len(table), bool)
     verdicts = table["verified"].astype(object)
@@ -121,18 +121,21 @@ def thumbnail(image: NDArray[Any]) -> str:
 
 
 def _pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """A grey (H, W) or coloured (H, W, 3) image in whole numbers to 255, from such or from fractions of one."""
+    """A grey (H, W) or colour (H, W, 3) image as uint8, from whole numbers up to 255 or fractions up to 1."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
         raise ValueError(f"an image has the shape {image.shape}; give (height, width) or (height, width, channels)")
     most = 1 if image.dtype.kind in "fb" else 255
     if image.dtype.kind not in "fbiu" or not (image.size and 0 <= image.min() <= image.max() <= most):
-        raise ValueError("an image is empty, or not of numbers; give whole numbers from 0 to 255, or fractions to 1")
+        raise ValueError(
+            "an image is empty, not of numbers, or out of range; give whole numbers from 0 to 255, or fractions from 0 "
+            "to 1"
+        )
     flat = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image[..., :3] if image.ndim == 3 else image
     return np.ascontiguousarray(flat if flat.dtype == np.uint8 else np.round(flat * (255 / most)), np.uint8)
 
 
 class _Limited:
-    """Pictures until there are too many bytes of them. An image that cannot be read any more is not worth a run."""
+    """Gives pictures until they exceed `MAX_BYTES`. An image that can no longer be read must not end a run."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture, self.left = picture, MAX_BYTES
@@ -159,6 +162,6 @@ def _differ(table: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def pictures_of(gallery: Mapping[str, Any]) -> dict[str, str | None]:
-    """The thumbnails of a gallery, by id: for making it again from a changed table."""
+    """The thumbnails of a gallery by id, for making it again from a changed table."""
     pairs = shown_gallery(gallery).get("pairs", ())
     return {item["id"]: item["image"] for pair in pairs for item in pair["items"]}

@@ -1,4 +1,4 @@
-"""Thumbnails of a finished run's rows, read again from its data where these still are."""
+"""Thumbnails of a finished run's rows, read again from its data if these are still there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from fasten.report.verdict import AUDIT
 
 
 def stored_pictures(found: Audit, data: str | None = None) -> Picture:
-    """What shows a row of labels.csv; it reads nothing until it is asked, unless `data` says where the data lie.
+    """Return a function that gives the thumbnail of a row of labels.csv; it reads data when first called.
 
-    Data that the user names are refused at once if they are not the run's; of others there are then no pictures.
+    If the user names `data`, they are read at once, and refused if they are not the run's. Otherwise, data that are
+    gone or were changed just give no pictures.
     """
     if len(found.record["data"].get("shape", ())) != 3 or found.record["run"].get("method") == AUDIT:
         return lambda row: None
 
-    @cache  # a failure, too, is found once
+    @cache  # a failure, too, happens only once
     def images() -> tuple[dict[str, int], NDArray[np.uint8] | ImageFiles]:
         try:
             originals = _find(found, data)
@@ -48,16 +49,16 @@ def _find(found: Audit, data: str | None) -> Originals:
     run = found.record["run"]
     if run.get("noise") in (None, "none"):
         return find_originals(found, data)
-    # Labels with injected noise are not those of the data: no row is held against these, and names alone must do.
+    # Labels with injected noise are not those of the data, so rows are not checked against them: names have to do.
     record, no_rows = {**found.record, "run": {**run, "noise": None}}, np.empty(0, np.int64)
     return find_originals(replace(found, record=record, known=found.known.take(no_rows)), data)
 
 
 def _images(found: Audit, data: Originals) -> NDArray[np.uint8] | ImageFiles:
-    """Of all rows, as the network saw them; files are not opened yet."""
+    """The images of all rows, in the size that the network saw; files are not opened yet."""
     if data.files is not None:
         channels, height, width = found.record["data"]["shape"]
         return Images(data.files, data.columns.ids, (height, width, channels))
     if data.rows is None or data.rows.x.ndim != 4:
-        raise ValueError(f"{data.path} holds no images, and {found.folder} had some; say with --data where they lie")
+        raise ValueError(f"{data.path} holds no images, but {found.folder} had some; say with --data where they are")
     return data.rows.x

@@ -1,6 +1,6 @@
 """A repaired copy of a run's data: a table with the corrected labels, or a folder of images in their new classes.
 
-The data themselves are never touched. A row's new label is its verdict, or the corrected one where nobody checked.
+The data themselves are never changed. A row's new label is its verdict if it has one, otherwise the corrected label.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENDINGS = {"csv": (".csv",), "parquet": PARQUET}
 
 @dataclass(frozen=True, eq=False)
 class Originals:
-    """A run's data as they lie on disk: what is known of all rows, and one of a table, image files, or arrays."""
+    """A run's data on disk: what is known about all rows; and a table, image files (with a table or not), or arrays."""
 
     path: Path
     columns: Columns
@@ -57,7 +57,7 @@ class Originals:
 
 @dataclass(frozen=True)
 class Copied:
-    """What a repaired copy holds: rows, those whose label changed, and files that are links rather than copies."""
+    """What a repaired copy holds: rows, those whose label changed, files that are links; and rows left out of it."""
 
     rows: int
     changed: int
@@ -66,7 +66,7 @@ class Copied:
 
 
 def find_originals(found: Audit, data: str | None = None, as_text: bool = True) -> Originals:
-    """The data of a run, where it found them or where `data` says; images are not opened."""
+    """Find the data of a run, where the run read them or where `data` says; images are not opened."""
     run = found.record["run"]
     named = str(run.get("dataset")) if data is None else data
     if run.get("method") == AUDIT:
@@ -75,12 +75,12 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
         raise ValueError(f"{found.folder} was not trained on data of your own, but on {named}: nothing can be repaired")
     if run.get("noise") not in (None, "none"):
         raise ValueError(
-            f"{found.folder} was trained with {run['noise']} injected, so that its labels are not those of {named}: "
+            f"{found.folder} was trained with {run['noise']} injected, so its labels are not those of {named}: "
             "train without --noise to repair them"
         )
     path, own = Path(named), Own.from_json(run["own"])
     if not path.exists():
-        raise ValueError(f"the data {path} of {found.folder} are not there; say with --data where they lie")
+        raise ValueError(f"the data {path} of {found.folder} are not there; say with --data where they are")
     if path.is_dir() and not is_hub_folder(path):
         asked: dict[Role, str | None] = {"clean": own.clean, "valid": own.valid, "test": own.test}
         parts = {part: _beside(found, folder, data) for part, folder in asked.items() if folder is not None}
@@ -89,18 +89,18 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
     if path.suffix.lower() in TABLES:
         table, columns, files = list_table(path, as_text)
         return _checked(found, Originals(path, columns, table, files))
-    rows = read_rows(named, replace(own, verified=None))  # what a list says is in the run
+    rows = read_rows(named, replace(own, verified=None))  # the verdicts of a list are in the run
     return _checked(found, Originals(path, rows, rows=rows))
 
 
 def _beside(found: Audit, folder: str, data: str | None) -> str:
-    """Where a folder lies that the run had beside its data: as it lay to these, if `data` says that they moved."""
+    """Where a second folder of the run is: at the same place relative to the data, if `data` says that these moved."""
     there, before = folder, str(found.record["run"]["dataset"])
     if data is not None and os.path.isabs(folder) == os.path.isabs(before):
         there = os.path.normpath(os.path.join(data, os.path.relpath(folder, before)))
     if not os.path.isdir(there) and not os.path.isdir(folder):
         raise ValueError(
-            f"there is no folder {there}, which {found.folder} had beside {before}; put it there, or a link to it"
+            f"there is no folder {there}, which {found.folder} used with {before}; put it there, or a link to it"
         )
     return there if os.path.isdir(there) else folder
 
@@ -109,32 +109,32 @@ def _checked(found: Audit, data: Originals) -> Originals:
     missing = set(found.known.ids) - set(data.columns.ids)
     if missing:
         raise ValueError(
-            f"{data.path} has no row {min(missing)!r}, which {found.folder} knows: the data were changed since, or are "
-            "others; say with --data where those of the run lie"
+            f"{data.path} has no row {min(missing)!r}, but {found.folder} has: the data were changed since, or are not "
+            "the same; say with --data where the data of the run are"
         )
     given = dict(zip(data.columns.ids, data.columns.given, strict=True))
     for name, code in zip(found.known.ids, found.known.given.tolist(), strict=True):
         label = found.class_names[code] if code >= 0 else None
         if given[name] != label:
             raise ValueError(
-                f"row {name!r} of {data.path} has the label {given[name]!r}, and had {label!r} in {found.folder}: the "
-                "data were changed or put in another order since; say with --data where those of the run lie, or train "
-                "again"
+                f"row {name!r} of {data.path} has the label {given[name]!r}, but had {label!r} in {found.folder}: the "
+                "data were changed or put in another order since; say with --data where the data of the run are, or "
+                "train again"
             )
     return data
 
 
 def new_labels(found: Audit, columns: Columns) -> list[str | None]:
-    """The label of each row of the data after repair; None where it has none at all."""
+    """The label of each row of the data after repair; None if it has none at all."""
     corrected = dict(zip(found.known.ids, map(str, found.in_order("corrected")), strict=True))
     rows = zip(columns.ids, columns.given, _verdicts(found, columns), strict=True)
     return [corrected.get(name, given) if verdict is None else verdict for name, given, verdict in rows]
 
 
 def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
-    """The data as a table that `fasten train` reads, in one step: new labels, and beside them the first ones given.
+    """Write the data as a table that `fasten train` reads, atomically: new labels, and beside them the first ones.
 
-    Verdicts that went into the repair say nothing of the repaired labels of other rows: they count as chosen.
+    Verdicts that were used for the repair say nothing about the repaired labels of other rows, so they count as chosen.
     """
     if out.suffix.lower() not in ENDINGS[kind]:
         raise ValueError(f"--out {out} must end in {ENDINGS[kind][0]} for --export {kind}")
@@ -159,12 +159,12 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
 
 
 def _first_labels(data: Originals) -> Sequence[str | None]:
-    """Those that the rows came with: of data that are a repaired copy themselves, the ones from before that repair."""
+    """The labels that rows came with; if the data are a repaired copy themselves, the labels before that repair."""
     columns, table = data.columns, data.table
     if table is None or ORIGINAL not in table.column_names:
         return columns.given
     known = label_texts(table[ORIGINAL].to_pylist(), f"{data.path.name}, column {ORIGINAL!r}")
-    # Blank: it came without a label and has a verdict's now, or it was added since the repair.
+    # Blank: the row came without a label and now has its verdict, or it was added since the repair.
     return [
         (None if given == verified else given) if first is None else first
         for first, given, verified in zip(known, columns.given, columns.verified, strict=True)
@@ -172,7 +172,7 @@ def _first_labels(data: Originals) -> Sequence[str | None]:
 
 
 def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]:
-    """Which rows go into the copy, and all of their columns but the labels."""
+    """The rows that go into the copy, and all of their columns except the labels."""
     everything = list(range(len(data.columns.ids)))
     if data.rows is not None:
         return everything, _arrays_table(data.rows, kind)
@@ -184,8 +184,8 @@ def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]
     needed = [row for row in everything if outside[row] and (data.table is not None or _in_folder(data, row))]
     if needed:
         raise ValueError(
-            f"--out {out} must lie in the folder of {data.path} or above it: the paths in a table may not lead out of "
-            f"its folder, and {data.columns.ids[needed[0]]!r} would"
+            f"--out {out} must be in the folder of {data.path} or above it: the paths in a table may not lead out of "
+            f"its folder, and that of {data.columns.ids[needed[0]]!r} would"
         )
     kept = [row for row in everything if not outside[row]]
     if data.table is None:
@@ -196,7 +196,7 @@ def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]
     name = image_column(data.table.column_names)
     assert name is not None
     table = data.table.set_column(data.table.column_names.index(name), name, pa.array(paths, pa.string()))
-    if "id" not in table.column_names:  # their ids were their paths, and stay what they were
+    if "id" not in table.column_names:  # their ids were their paths, and stay the same
         table = table.add_column(0, "id", pa.array(data.columns.ids, pa.string()))
     return kept, table
 
@@ -204,7 +204,7 @@ def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]
 def _arrays_table(rows: Rows, kind: Kind) -> pa.Table:
     """Features as columns, or in Parquet as one column of lists."""
     if rows.x.ndim != 2:
-        raise ValueError(f"{rows.name} holds images in itself, which no table can; use --export folder")
+        raise ValueError(f"{rows.name} holds images itself, which a table cannot; use --export folder")
     known = {"id": pa.array(rows.ids), "split": pa.array(rows.split, pa.string())}
     x = np.asarray(rows.x)
     if kind == "parquet" and not rows.feature_names:
@@ -214,10 +214,10 @@ def _arrays_table(rows: Rows, kind: Kind) -> pa.Table:
 
 
 def _with_marks(table: pa.Table) -> pa.Table:
-    """Text cells that a spreadsheet would run, marked; numbers stay as they are."""
+    """Mark text cells that a spreadsheet would run; numbers stay as they are."""
     for place, name in enumerate(table.column_names):
         if pa.types.is_nested(table[name].type):
-            raise ValueError(f"the column {name!r} holds lists, which CSV cannot; use --export parquet")
+            raise ValueError(f"the column {name!r} holds lists, which a CSV cannot; use --export parquet")
         if _is_text(table[name].type) and (name in KNOWN or not _numeric(table[name])):
             marked = [escaped(cell) for cell in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(marked, pa.string()))
@@ -225,13 +225,13 @@ def _with_marks(table: pa.Table) -> pa.Table:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """In any of the ways in which a Parquet file may hold it."""
+    """Whether it is text, in any of the types in which a Parquet file may hold it."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _numeric(column: Any) -> bool:
-    """Whether all cells are numbers to the reader of CSV files, which allows blanks and tabs around them."""
+    """Whether the CSV reader takes all cells for numbers; it allows blanks and tabs around them."""
     try:
         pa.compute.ascii_trim(column.cast(pa.string()), " \t").cast(pa.float64())
     except pa.ArrowInvalid:
@@ -240,7 +240,7 @@ def _numeric(column: Any) -> bool:
 
 
 def _verdicts(found: Audit, columns: Columns) -> list[str | None]:
-    """The verified label of each row of the data, by the run or by the data themselves."""
+    """The verified label of each row of the data, from the run or from the data themselves."""
     names, known = found.class_names, found.known
     seen = {known.ids[row]: names[known.verified[row]] for row in np.flatnonzero(known.verified >= 0).tolist()}
     seen |= {name: label for name, label, _ in found.measured_by}
@@ -252,7 +252,7 @@ def _changed(columns: Columns, labels: Sequence[str | None], rows: Sequence[int]
 
 
 def _in_folder(data: Originals, row: int) -> bool:
-    """Whether an image lies in the data folder itself, not in one that was given beside it."""
+    """Whether an image is in the data folder itself, not in a second folder given with it."""
     assert data.files is not None
     return os.fspath(data.files[row]).startswith(os.path.join(os.path.realpath(data.path), ""))
 
@@ -263,9 +263,9 @@ def _is_missing(data: Originals, row: int) -> bool:
 
 
 def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
-    """The images in folders named by their new labels: hard links where the file system has them, else copies.
+    """Put the images into folders named after their new labels: hard links if the file system has them, else copies.
 
-    The folder is there whole or not at all.
+    The new folder is either complete or absent.
     """
     labels = new_labels(found, data.columns)
     _check_target(data, out)
@@ -277,10 +277,10 @@ def write_folder(found: Audit, data: Originals, out: Path) -> Copied:
         for row, place in zip(rows, places, strict=True):
             target = aside / place
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():  # to write there would be to write into the original that it is a link to
+            if target.exists():  # it may be a link: writing to it would overwrite an original
                 raise ValueError(
-                    f"two images would be {place} in {out}, on a disk that does not tell upper from lower case; rename "
-                    "one of them, or choose --out on another disk"
+                    f"two images would both be {place} in {out}, on a disk that ignores case; rename one of them, or "
+                    "choose --out on another disk"
                 )
             linked += _put(data, row, target)
     return Copied(len(rows), _changed(data.columns, labels, rows), linked, len(labels) - len(rows))
@@ -295,9 +295,9 @@ def _check_target(data: Originals, out: Path) -> None:
 
 
 def _places(data: Originals, labels: Sequence[str | None], rows: Sequence[int]) -> list[str]:
-    """Where each image goes in the new folder, no two of them to one place; those that stay keep theirs.
+    """Where each image goes in the new folder, each to its own place; images that stay keep theirs.
 
-    Names that some file systems take for one are one place.
+    Names that some file systems treat as equal count as one place.
     """
     parted = any(part in ("valid", "test") for part in data.columns.split)
     wanted = [_wanted(data, row, labels[row], parted) for row in rows]
@@ -317,7 +317,7 @@ def _places(data: Originals, labels: Sequence[str | None], rows: Sequence[int]) 
 
 
 def _folded(place: str) -> str:
-    """What a file system goes by that tells neither upper from lower case nor Unicode's forms apart."""
+    """The place as a file system sees it that ignores case and Unicode forms."""
     return composed(place).casefold()
 
 
@@ -332,14 +332,14 @@ def _wanted(data: Originals, row: int, label: str | None, parted: bool) -> str:
         raise ValueError(f"the label {label!r} cannot be the name of a folder; use --export csv")
     if known is not None:
         parts = name.split("/")
-        place = 0 if split[row] is None else parts.index(known, 1)  # behind the name of the part
+        place = 0 if split[row] is None else parts.index(known, 1)  # after the name of the part
         return "/".join([*parts[:place], label, *parts[place + 1 :]])
     part = split[row] or "train" if parted else ""
     return "/".join(filter(None, [part, label, _file_name(data, row)]))
 
 
 def _file_name(data: Originals, row: int) -> str:
-    """One that the next run reads: not hidden, and with the ending of an image."""
+    """A file name that the next run reads: not hidden, and with the ending of an image."""
     source, last = _stored(data, row), data.columns.ids[row].rpartition("/")[2]
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in last)
     name = (source.name if isinstance(source, Path) else plain).lstrip(".") or str(row)
@@ -357,7 +357,7 @@ def _stored(data: Originals, row: int) -> Path | bytes | None:
 
 
 def _put(data: Originals, row: int, target: Path) -> int:
-    """Make one file; 1 where it is a link."""
+    """Make one file; returns 1 if it is a link, otherwise 0."""
     source = _stored(data, row)
     if isinstance(source, Path):
         try:
@@ -377,7 +377,7 @@ def _put(data: Originals, row: int, target: Path) -> int:
 
 @contextmanager
 def _built_aside(out: Path) -> Iterator[Path]:
-    """A folder that gets its name when all is in it; on failure nothing is left."""
+    """A folder that gets its name once everything is in it; on failure nothing is left."""
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.parent / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -388,7 +388,7 @@ def _built_aside(out: Path) -> Iterator[Path]:
     try:
         yield aside
         os.rename(aside, out)
-    except BaseException:  # an interrupt, too
+    except BaseException:  # also an interrupt
         with suppress(OSError):
             shutil.rmtree(aside)
         raise

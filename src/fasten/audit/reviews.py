@@ -32,16 +32,16 @@ from fasten.seeds import numpy_stream
 from fasten.suggest import nearest
 
 LOCAL_FILES = "/data/local-files/?d="  # where Label Studio serves files of its own machine
-NAME, ROW = "verdict", "row_id"  # of the choice and of a task's row: Label Studio has an `id` of its own
+NAME, ROW = "verdict", "row_id"  # names of the choice and of a task's row: Label Studio has its own `id`
 NAME_COLUMNS = (ROW, "id", "path", "file_name", "name")
 LABEL_COLUMNS = (NAME, "verified_label", "label")
-REVIEWED = ["id", "given", "suggested", "p_wrong", "picked"]  # what a reviewer is told of a row
+REVIEWED = ["id", "given", "suggested", "p_wrong", "picked"]  # what a reviewer is told about a row
 SHOWN_FEATURES = 40
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reviewer says of a row."""
+    """What a reviewer says about a row."""
 
     id: str
     label: str
@@ -49,9 +49,10 @@ class Verdict:
 
 
 def next_rows(found: Audit, n: int) -> pd.DataFrame:
-    """The n rows whose verdict would help most and as many random ones, in a random order: no row tells its kind.
+    """The n rows whose verdicts would help most and as many random ones, in random order, which mixes the two kinds.
 
-    The column `picked` says it: verdicts on random rows enter T, calibration and precision, on chosen ones they do not.
+    The column `picked` tells them apart: verdicts on random rows are used for T, calibration and precision, verdicts on
+    chosen rows are not.
     """
     known, seed = found.known, int(found.record["run"].get("seed") or 0)
     probs, random = found.probabilities(), known.picked_random
@@ -67,20 +68,20 @@ def next_rows(found: Audit, n: int) -> pd.DataFrame:
 
 
 def issue_rows(found: Audit, top: int | None) -> pd.DataFrame:
-    """The rows that look wrong and that nobody verified, most suspect first, all of them chosen by the program."""
+    """The rows that look wrong and that nobody verified, most suspect first; all of them count as chosen."""
     table = found.table[found.table["is_issue"] & ~is_verified(found.table)]
     return table.head(len(table) if top is None else top).assign(picked="chosen").reset_index(drop=True)
 
 
 def write_review(table: pd.DataFrame, path: Path) -> None:
-    """Rows to verify as CSV, with an empty column for the verdicts, in one step."""
+    """Write rows to verify as CSV, with an empty column for the verdicts, atomically."""
     texts = {name: table[name].astype(object).map(escaped) for name in ("id", "given", "suggested")}
     out = table.assign(**texts)[REVIEWED].assign(**{NAME: ""})
     write_text(path, out.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC))
 
 
 def tasks(table: pd.DataFrame, kind: str, shown: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Rows as Label Studio tasks, the suggested label as a prediction; `shown` has an image's address or a text by id.
+    """Rows as Label Studio tasks, with the suggested label as a prediction; `shown` maps ids to addresses or texts.
 
     >>> table = pd.DataFrame({"id": ["cat/1.png"], "given": ["cat"], "suggested": ["dog"], "picked": ["chosen"]})
     >>> made = tasks(table.assign(p_wrong=0.9, p_suggested=0.8), "image", {"cat/1.png": "http://host/cat/1.png"})[0]
@@ -99,10 +100,10 @@ def tasks(table: pd.DataFrame, kind: str, shown: Mapping[str, str]) -> list[dict
 
 
 def image_addresses(data: Originals, prefix: str | None = None) -> dict[str, str]:
-    """Where Label Studio finds each image: `prefix`, and its path from the data folder or from the table's.
+    """Where Label Studio finds each image: `prefix`, and the path relative to the data folder or to the table's folder.
 
-    Without a prefix it serves them itself: its document root must then be the folder around the folder of images, or
-    the one in which the table lies.
+    Without a prefix Label Studio serves the images itself: its document root must then be the folder that holds the
+    folder of images, or the one that holds the table.
     """
     assert data.files is not None
     home = os.path.realpath(data.path if data.is_folder else data.path.parent)
@@ -113,7 +114,7 @@ def image_addresses(data: Originals, prefix: str | None = None) -> dict[str, str
 
 
 def feature_texts(data: Originals, wanted: Sequence[str]) -> dict[str, str]:
-    """The features of some rows as texts, a line each, the first of them where they are many."""
+    """The features of the rows `wanted` as texts, one feature per line; if there are many, only the first."""
     rows = {name: row for row, name in enumerate(data.columns.ids)}
     lines = {name: [f"{key} = {value}" for key, value in _first_features(data, rows[name])] for name in wanted}
     return {name: "\n".join([f"row {name}", *features]) for name, features in lines.items()}
@@ -129,7 +130,7 @@ def _first_features(data: Originals, row: int) -> list[tuple[str, Any]]:
 
 
 def write_tasks(made: Sequence[Mapping[str, Any]], kind: str, class_names: Sequence[str], path: Path) -> Path:
-    """Tasks as JSON, and beside them the labelling interface that Label Studio asks for; its path."""
+    """Write tasks as JSON, and beside them the labelling interface for Label Studio; returns the latter's path."""
     interface = path.with_suffix(".xml")
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
     tag = "Image" if kind == "image" else "Text"
@@ -143,12 +144,12 @@ def write_tasks(made: Sequence[Mapping[str, Any]], kind: str, class_names: Seque
 
 
 def read_review(path: Path, found: Audit) -> list[Verdict]:
-    """The verdicts of a review, Label Studio's export (JSON, JSON-MIN or CSV) or a CSV; rows without one are left out.
+    """Read the verdicts of a review: a CSV, or Label Studio's export (JSON, JSON-MIN or CSV).
 
-    A row counts as chosen where nothing says that it was picked at random.
+    Rows without a verdict are left out. A row counts as chosen if nothing says that it was picked at random.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; give the review that came back")
+        raise FileNotFoundError(f"there is no file {path}; give the file that holds the verdicts")
     entries = _from_json(path) if path.suffix.lower() == ".json" else _from_csv(path)
     rows, meant = _by_form(found.known.ids), label_reader(found.class_names)
     verdicts: dict[str, Verdict] = {}
@@ -164,7 +165,7 @@ def read_review(path: Path, found: Audit) -> list[Verdict]:
 
 
 def merge_verdicts(found: Audit, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts that the run knew and the new ones, in the order of the data; one row has one label."""
+    """The verdicts that the run already had and the new ones, in the order of the data; raises if two disagree."""
     known = found.known
     ways: list[Picked] = ["random" if random else "chosen" for random in known.picked_random]
     rows = np.flatnonzero(known.verified >= 0).tolist()
@@ -177,7 +178,7 @@ def merge_verdicts(found: Audit, verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def write_verified(verdicts: Sequence[Verdict], path: Path) -> None:
-    """Verdicts as the list that `fasten train --verified` takes, in one step."""
+    """Write verdicts as the list that `fasten train --verified` takes, atomically."""
     out = io.StringIO(newline="")
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(["id", "label", "picked"])
@@ -186,18 +187,18 @@ def write_verified(verdicts: Sequence[Verdict], path: Path) -> None:
 
 
 def _add(where: str, verdicts: dict[str, Verdict], verdict: Verdict) -> None:
-    """One more verdict; a row that was picked at random once counts as random, though it was also chosen."""
+    """Add a verdict; a row that was ever picked at random counts as random, even if it was also chosen."""
     before = verdicts.get(verdict.id, verdict)
     if before.label != verdict.label:
         raise ValueError(
-            f"{where}: {verdict.id!r} is verified as {verdict.label!r}, and before as {before.label!r}; keep the one "
-            "that is right"
+            f"{where}: {verdict.id!r} is verified as {verdict.label!r}, but before as {before.label!r}; keep only the "
+            "one that is right"
         )
     verdicts[verdict.id] = before if before.picked == "random" else verdict
 
 
 def _by_form(ids: Iterable[str]) -> dict[str, str]:
-    """Rows by their ids, and by these in Unicode's usual form, where that is one row's alone."""
+    """Rows by their ids, and by the composed Unicode form of their ids if no other row has the same."""
     names = list(ids)
     forms = Counter(map(composed, names))
     return {composed(name): name for name in names if forms[composed(name)] == 1} | {name: name for name in names}
@@ -208,11 +209,11 @@ def _find(name: str, rows: Mapping[str, str], where: str) -> str:
     for known in (name, plain, composed(name), composed(plain)):
         if known in rows:
             return rows[known]
-    cure = nearest(name, rows, "give ids as labels.csv has them")
+    cure = nearest(name, rows, "give ids as in labels.csv")
     raise ValueError(f"{where}: the run has no row {name!r}; {cure}")
 
 
-Entry = tuple[str, str, str | None, str | None]  # where it stands, the row's id, the label, how it was picked
+Entry = tuple[str, str, str | None, str | None]  # where it was read, the row's id, the label, how it was picked
 
 
 def _from_csv(path: Path) -> Iterator[Entry]:
@@ -230,7 +231,7 @@ def _columns(path: Path, names: Sequence[str]) -> tuple[str, str]:
     if found[0] is None or found[1] is None:
         shown = ", ".join(map(repr, names[:10])) or "nothing"
         raise ValueError(
-            f"{path} is not a review: it has {shown}, and takes a column 'id' (or 'path') and one of verdicts, "
+            f"{path} is not a review: it has {shown}, but needs a column 'id' (or 'path') and a column of verdicts, "
             f"{NAME!r}; `fasten audit --next` writes such a file"
         )
     return found[0], found[1]
@@ -238,7 +239,7 @@ def _columns(path: Path, names: Sequence[str]) -> tuple[str, str]:
 
 def _entry(where: str, line: Mapping[str, Any], columns: tuple[str, str]) -> Entry:
     name, label = line.get(columns[0]), line.get(columns[1])
-    if isinstance(label, Mapping):  # JSON-MIN has a choice among several so
+    if isinstance(label, Mapping):  # JSON-MIN writes a choice among several like this
         label = _choice(label, where)
     if name is None or str(name) == "":
         raise ValueError(f"{where} names no row; give its id")
@@ -253,11 +254,11 @@ def _from_json(path: Path) -> Iterator[Entry]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); export the project from Label Studio again") from None
     if not isinstance(found, list) or not all(isinstance(task, Mapping) for task in found):
-        raise ValueError(f"{path} is not a review: it takes a list of tasks; export the project as JSON")
+        raise ValueError(f"{path} is not a review: it is not a list of tasks; export the project as JSON")
     for number, task in enumerate(found):
         where = f"{path.name}, task {task.get('id', number)}"
         data = task.get("data")
-        if not isinstance(data, Mapping):  # JSON-MIN: all in one
+        if not isinstance(data, Mapping):  # JSON-MIN has everything on one level
             yield _entry(where, task, _columns(path, list(task)) if NAME in task else (ROW, NAME))
             continue
         if ROW not in data:
@@ -268,7 +269,7 @@ def _from_json(path: Path) -> Iterator[Entry]:
 
 
 def _results(task: Mapping[str, Any], where: str) -> Iterator[Mapping[str, Any]]:
-    """The choices of a task's annotations that were not cancelled; what models predicted is none."""
+    """The choices in a task's annotations that were not cancelled; predictions of models are ignored."""
     for annotation in _list(task, "annotations", where):
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
             for result in _list(annotation, "result", where):
@@ -280,12 +281,12 @@ def _results(task: Mapping[str, Any], where: str) -> Iterator[Mapping[str, Any]]
 def _list(holder: Mapping[str, Any], key: str, where: str) -> list[Any]:
     found = holder.get(key) or []
     if not isinstance(found, list):
-        raise ValueError(f"{where} has {key} that are no list; export the project from Label Studio again")
+        raise ValueError(f"{where}: {key} is not a list; export the project from Label Studio again")
     return found
 
 
 def _choice(value: Mapping[str, Any], where: str) -> str:
     choices = value.get("choices")
     if not isinstance(choices, Sequence) or isinstance(choices, str) or len(choices) != 1:
-        raise ValueError(f"{where} has the choices {choices!r}; a row has one label")
+        raise ValueError(f"{where} has the choices {choices!r}; give exactly one label to a row")
     return str(choices[0])

@@ -1,4 +1,4 @@
-"""The audit of a finished run, read from its folder and made again; the same for anyone's stored probabilities."""
+"""The audit of a finished run: read from its folder, or made again; and audits of probabilities from any model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CHUNK = 65_536  # rows checked at a time
 TOLERANCE = 1e-3  # of the sum of a row of probabilities
 TOP_PAIRS = 10
 COLUMNS = ("row", "id", "given", "suggested", "p_wrong", "p_suggested", "is_issue", "corrected")
-CHANGING = "changing_corrections"  # in the record while labels.csv may have corrections that it does not tell of
-LABELS = ("given", "suggested", "corrected", "verified", "picked")  # few texts, many times
+CHANGING = "changing_corrections"  # in the record while labels.csv may have corrections that it does not describe
+LABELS = ("given", "suggested", "corrected", "verified", "picked")  # few different texts, each many times
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Audit:
 
     @property
     def measured_by(self) -> list[tuple[str, str, Picked]]:
-        """Verdicts on rows that the data set apart for validation and test, where a list named them: id, label, way."""
+        """Verdicts that a list gave on rows set apart for validation and test: id, label, how the row was picked."""
         return [(name, label, way) for name, label, way in self.record["data"].get("measured_by", ())]
 
     def probabilities(self) -> NDArray[np.float32]:
@@ -65,8 +65,8 @@ class Audit:
             raise ValueError(f"{path} is an archive, not an array; train again in another folder")
         if probs.shape != shape or probs.dtype.kind != "f":
             raise ValueError(
-                f"{path} holds {probs.dtype} of shape {probs.shape}, and labels.csv takes numbers of {shape}; train "
-                "again in another folder"
+                f"{path} holds {probs.dtype} of shape {probs.shape}, but labels.csv needs floating-point numbers of "
+                f"shape {shape}; train again in another folder"
             )
         return np.asarray(probs)
 
@@ -78,11 +78,13 @@ class Audit:
 
 
 def read_audit(folder: Path, made_anew: bool = False) -> Audit:
-    """What a finished run's folder holds of its audit; corrections of which half was written only to be `made_anew`."""
+    """Read the audit of a finished run; corrections that were only half written must be `made_anew`, else it raises."""
     record = finished_record(folder)
     if record.get(CHANGING) and not made_anew:
         again = typed("audit", folder, "--min-precision", 0.9)
-        raise ValueError(f"a change of the corrections in {folder} was cut off; {again} makes them anew (0: all again)")
+        raise ValueError(
+            f"a change of the corrections in {folder} was interrupted; {again} makes them again (with 0: all of them)"
+        )
     class_names = record["data"].get("class_names")
     if not isinstance(class_names, list):
         raise ValueError(f"{folder / 'record.json'} does not name its classes; train again in another folder")
@@ -92,9 +94,9 @@ def read_audit(folder: Path, made_anew: bool = False) -> Audit:
 
 
 def read_labels(path: Path) -> pd.DataFrame:
-    """labels.csv with its cells as they were before they were escaped; blanks are empty texts."""
+    """Read labels.csv, with its cells unescaped; blank cells are empty texts."""
     types: dict[str, Any] = {"id": str, "is_issue": str, "row": np.int64, "p_wrong": float, "p_suggested": float}
-    types |= dict.fromkeys(LABELS, str)  # not as categories: pandas would make numbers of them
+    types |= dict.fromkeys(LABELS, str)  # not as categories: pandas would turn them into numbers
     try:
         table = pd.read_csv(path, dtype=types, na_filter=False, encoding="utf-8")
     except FileNotFoundError:
@@ -114,7 +116,7 @@ def read_labels(path: Path) -> pd.DataFrame:
 
 
 def _known(path: Path, table: pd.DataFrame, class_names: Sequence[str]) -> Known:
-    """What labels.csv says of each row, in their own order."""
+    """What labels.csv says about each row, in the order of its column `row`."""
     order = np.argsort(table["row"].to_numpy())
     codes = [_codes(path, table[name], class_names)[order] for name in ("given", "suggested", "corrected")]
     if min(column.min(initial=0) for column in codes) < 0:
@@ -135,7 +137,7 @@ def _codes(path: Path, column: pd.Series[Any], class_names: Sequence[str]) -> La
 
 
 def summarise(found: Audit) -> dict[str, Any]:
-    """A run's audit in brief, in plain values."""
+    """A summary of a run's audit, in plain values."""
     table, evaluation = found.table, found.record["evaluation"] or {}
     T = np.array((evaluation.get("transition") or {}).get("given") or np.eye(len(found.class_names)), np.float64)
     np.fill_diagonal(T, 0)
@@ -159,7 +161,7 @@ def summarise(found: Audit) -> dict[str, Any]:
 
 
 def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The evidence without its matrices; None where no row was verified at random."""
+    """The evidence without its matrices; None if no row was verified at random."""
     if not evidence or not evidence.get("num_random"):
         return None
     try:
@@ -184,17 +186,17 @@ def _brief(folder: Path, evidence: Mapping[str, Any] | None) -> dict[str, Any] |
 
 
 def choose_threshold(found: Audit, min_precision: float | None, picture: Picture = lambda row: None) -> Audit:
-    """The audit made again with corrections that keep a precision, or None: labels.csv, record and report are replaced.
+    """Make the corrections again so that they keep `min_precision`, if any; replaces labels.csv, record and report.
 
     `picture` gives thumbnails that the gallery does not have: with other corrections it shows other rows.
-    The record's `run` stays as it is, since it says which run this is; the precision stands in the evidence.
+    The record's `run` stays as it is, since it says which run this is; the precision is recorded in the evidence.
     """
     record = found.record
     if not found.known.picked_random.any():
         if record["run"].get("own") is None and record["run"].get("method") != AUDIT:
             raise ValueError(
-                f"{found.folder} was not trained on data of your own, but on {record['run'].get('dataset')}: no row of "
-                "these can be verified, and without such rows no precision can be shown"
+                f"{found.folder} was not trained on data of your own, but on {record['run'].get('dataset')}: rows of "
+                "these cannot be verified, and without verified rows no precision can be shown"
             )
         raise ValueError(
             f"{found.folder} has no rows that were verified at random, and without them no precision can be shown; "
@@ -236,8 +238,8 @@ def audit_probabilities(
 ) -> tuple[Findings, pd.DataFrame]:
     """Audit labels by any model's p(y | x), (n, N), and write a folder that `fasten audit` and `fasten report` read.
 
-    `given` and `verified` are numbers of classes or their names, -1 or None where nobody checked; `picked` says random
-    or chosen for verified rows. The model must not have seen the verdicts of the rows in `held`, by default a third of
+    `given` and `verified` are class numbers or names; `verified` is -1 or None if nobody checked. `picked` is random or
+    chosen for verified rows. The model must not have seen the verdicts of the rows in `held`, by default a third of
     those picked at random. `picture` gives a row's thumbnail as a data URI.
     """
     out, names = Path(out), tuple(map(str, class_names))
@@ -246,7 +248,9 @@ def audit_probabilities(
     check_unused(out)
     known = make_known(given, names, ids=ids, verified=verified, picked=picked, held=held, seed=seed)
     if len(known.given) != len(probs):
-        raise ValueError(f"there are {len(known.given)} labels for {len(probs)} rows of probabilities; give as many")
+        raise ValueError(
+            f"there are {len(known.given)} labels for {len(probs)} rows of probabilities; give one for each row"
+        )
     found = find(probs, known, min_precision, seed)
     table = found.table(known, names)
     record = _record(name, names, known, found, seed)
@@ -259,7 +263,7 @@ def audit_probabilities(
 
 
 def _write(folder: Path, record: Record, table: pd.DataFrame, picture: Picture) -> None:
-    """The record last: it says that all else is there."""
+    """Write the files of an audit, the record last: it says that everything else is there."""
     audit.write_labels(table, folder / "labels.csv")
     gallery = make_gallery(table, picture)
     save_gallery(gallery, folder / "gallery.json")
@@ -274,7 +278,7 @@ def _check_probabilities(probs: Floats, class_names: Sequence[str]) -> None:
             "point numbers for each example, one for each class"
         )
     if not len(probs):
-        raise ValueError("there are no rows to audit; give probabilities of some")
+        raise ValueError("there are no rows to audit; give probabilities of at least one")
     for number, chunk in enumerate(_chunks(probs)):
         start, part = number * CHUNK, np.asarray(chunk, np.float64)
         bad = ~((part >= 0).all(1) & (np.abs(part.sum(1) - 1) <= TOLERANCE))
@@ -282,7 +286,7 @@ def _check_probabilities(probs: Floats, class_names: Sequence[str]) -> None:
             row = int(np.argmax(bad))
             raise ValueError(
                 f"row {start + row} of the probabilities sums to {part[row].sum():.4g} or has a negative number; give "
-                "probabilities, not scores: softmax makes them"
+                "probabilities, not scores (softmax converts them)"
             )
 
 
@@ -301,7 +305,7 @@ def make_known(
     seed: int = 0,
     what: str = "given",
 ) -> Known:
-    """What a user says of each row, checked, as numbers of classes; `what` is the user's name for the given labels.
+    """Check what a user says about each row, and return class numbers; `what` is the user's name for the given labels.
 
     >>> make_known([0, 1], None, verified=[1, None]).verified.tolist()
     [1, -1]

@@ -1,7 +1,7 @@
-"""One run's record as one HTML page that opens anywhere: no network, no other file; same record, same bytes.
+"""Render a run's record as one HTML page that needs no network and no other file; the same record, the same bytes.
 
-The record is read as a plain mapping in which any value may be missing or null: such a value is shown as "not known",
-and a section without any value is left out. Sentences that need no arithmetic stand in page.html.
+The record is read as a plain mapping in which any value may be missing or null. Such a value is shown as "not known",
+and a section without any value is left out. Sentences that need no arithmetic are in page.html.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["read_gallery", "render", "write_report"]
 
 PARTS = ("run", "environment", "data", "evaluation", "references", "result")
 TOP_PAIRS = 10
-OWN_FLAGS = {"clean": "clean-folder"}  # of users' own data, where the record's name is not the command line's
+OWN_FLAGS = {"clean": "clean-folder"}  # for users' own data: options that have another name in the record
 LABEL_SETS = ("cifar10n", "cifar100n")  # data that come with several sets of noisy labels
 
 
@@ -53,7 +53,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two classes of which the first is labelled as the second, and how often; `known` is the true share."""
+    """How often the class `true` is labelled as `given`, as estimated; `known` is the true share."""
 
     true: str
     given: str
@@ -64,28 +64,28 @@ class Pair:
 CURVES = (
     Curves(
         "Accuracy",
-        "Share of rows classified rightly. The validation rows select the epoch; the test rows only report.",
+        "Share of rows classified correctly. The validation rows select the epoch; the test rows do not.",
         "percent",
         {"valid_accuracy": "validation", "test_accuracy": "test"},
     ),
     Curves("Loss", "Mean training loss of each epoch.", "number", {"loss": "loss"}),
     Curves(
         "Diagonal of T",
-        "Mean chance that a label in use is right: as estimated while training, and the true one "
-        "at the epoch's end, if known.",
+        "Mean probability that a label in use (given or corrected) is right: as estimated during training, and the "
+        "true value at the end of the epoch, if known.",
         "percent",
         {"t_diagonal": "estimated", "t_diagonal_true": "true"},
     ),
     Curves(
         "Label correction",
-        "Share of noisy rows whose label was replaced, and of labels in use that are right, if known.",
+        "Share of noisy rows whose label was replaced, and share of labels in use that are right, if known.",
         "percent",
         {"corrected_fraction": "corrected", "label_accuracy": "labels right"},
     ),
     Curves("Learning rate", "Step size of the optimiser.", "number", {"learning_rate": "learning rate"}, log=True),
     Curves(
         "χ² of the estimated T",
-        "Distance of the T estimated in an update to the true one; 0 is equal.",
+        "Distance between the T estimated in an update and the true T; 0 means equal.",
         "number",
         {"chi2_mean": "mean of the epoch", "chi2_max": "largest"},
         log=True,
@@ -94,7 +94,7 @@ CURVES = (
 
 
 def write_report(record: Record, path: str | os.PathLike[str], gallery: Record | None = None) -> None:
-    """Write the page of one run, in one step; `gallery` is that of its folder, as `read_gallery` reads it."""
+    """Write the page of one run atomically; `gallery` is what `read_gallery` returns for its folder."""
     write_text(path, render(record, gallery))
 
 
@@ -157,7 +157,7 @@ def _noise(text: Any) -> str:
 
 
 def _noise_found(gallery: Record, given: Matrix | None) -> float | None:
-    """The mean p_wrong of the rows; where it is not known, 1 − the mean diagonal of T: each class counts the same."""
+    """The mean p_wrong of the rows; without a gallery, 1 − the mean diagonal of T: all classes count the same."""
     if gallery:
         return float(gallery["expected_wrong"] / gallery["rows"])
     diagonal = [v for i, row in enumerate(given or ()) if (v := row[i]) is not None]
@@ -165,7 +165,7 @@ def _noise_found(gallery: Record, given: Matrix | None) -> float | None:
 
 
 def _selected(epochs: Sequence[Record], result: Record) -> Record:
-    """The selected epoch, else the last one."""
+    """The selected epoch; if there is none, the last one."""
     best = number(result, "best_epoch")
     chosen = [e for e in epochs if best is not None and number(e, "epoch") == best]
     return (chosen or epochs or [{}])[-1]
@@ -177,7 +177,7 @@ def _with_chi2(epoch: Record) -> Record:
 
 
 def _columns(epochs: Sequence[Record]) -> list[tuple[str, str, Unit]]:
-    """Key, heading and unit of the values that some epoch knows."""
+    """Key, heading and unit of each value that at least one epoch has."""
     columns = [(key, f"{curves.title}: {name}", curves.unit) for curves in CURVES for key, name in curves.keys.items()]
     return [column for column in columns if any(number(e, column[0]) is not None for e in epochs)]
 
@@ -208,18 +208,18 @@ def _class_names(given: Any, size: int) -> list[str]:
 def _maps(matrices: Mapping[str, Matrix | None], names: Sequence[str], trust: Trust | None) -> list[Figure]:
     about = {
         "counted": ("T of the given labels, counted", "From the rows verified at random.", "given label"),
-        "given": ("T of the given labels, estimated", "As the model sees the labels that came.", "given label"),
-        "true": ("T of the given labels, true", "The same, in truth.", "given label"),
+        "given": ("T of the given labels, estimated", "The model's estimate.", "given label"),
+        "true": ("T of the given labels, true", "The true T, for comparison.", "given label"),
         "estimated": (
             "T̂ over the clean rows",
-            "From training: it describes the labels in use, and nears the diagonal as they are corrected.",
+            "From the noisy head. It describes the labels in use, and approaches the diagonal as they are corrected.",
             "label in use",
         ),
     }
     found = {**matrices, "counted": trust.counted if trust else None}
     if found["counted"]:
         title, _, columns = about["given"]
-        about["given"] = (title, "The model's estimate, moved by what was counted: p_wrong comes from it.", columns)
+        about["given"] = (title, "The model's estimate, adjusted to the counts. p_wrong is computed from it.", columns)
     return [
         Figure(title, text, heat_map(f"Heat map: {title}", shown, names[: len(shown)], columns=columns))
         for key, (title, text, columns) in about.items()
@@ -228,7 +228,7 @@ def _maps(matrices: Mapping[str, Matrix | None], names: Sequence[str], trust: Tr
 
 
 def _pairs(given: Matrix | None, true: Matrix | None, names: Sequence[str]) -> list[Pair]:
-    """The largest entries of T off its diagonal, largest first; ties in the order of the classes."""
+    """The largest off-diagonal entries of T, largest first; ties in the order of the classes."""
     truth = true if true and given and len(true) == len(given) else None
     pairs = [
         Pair(names[i], names[j], share, truth[i][j] if truth else None)
@@ -240,14 +240,14 @@ def _pairs(given: Matrix | None, true: Matrix | None, names: Sequence[str]) -> l
 
 
 def _command(run: Record, how: Record, evidence: Record) -> str | None:
-    """The command line that gives what the page shows, whatever the defaults; None where no data are named."""
+    """The command that repeats the run, whatever the defaults are; None for an audit or if no data set is named."""
     if not run.get("dataset") or run.get("method") == AUDIT:
         return None
     recipe = dict(mapping(run, "recipe"))
     flags = {key: run.get(key) for key in ("method", "noise", "seed", "clean")} | {"epochs": recipe.pop("epochs", None)}
     flags |= {"labels": how.get("label_set")} if run["dataset"] in LABEL_SETS else {}
     flags |= {OWN_FLAGS.get(key, key.replace("_", "-")): value for key, value in mapping(run, "own").items()}
-    asked = number(mapping(evidence, "threshold"), "min_precision")  # perhaps of an audit, after the run
+    asked = number(mapping(evidence, "threshold"), "min_precision")  # may have been set by `fasten audit` after the run
     flags |= {"min-precision": asked} if evidence else {}
     words = ["fasten", "train", str(run["dataset"])]
     for key, value in flags.items():

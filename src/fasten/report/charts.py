@@ -1,6 +1,6 @@
-"""Charts as SVG text: pure functions without a script; the page's style sheet holds the colours.
+"""Charts as SVG text, made by pure functions; they need no script, and the page's style sheet holds the colours.
 
-Each place that has something to tell is a `spot` whose `<title>` says it: an epoch, a cell, or a row of a large matrix.
+Each part with values to read (an epoch, a cell, or a row of a large matrix) is a `spot` whose `<title>` says them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ WIDTH, HEIGHT = 460, 262
 LEFT, RIGHT, TOP, BOTTOM = 60, 12, 46, 42
 MAP_WIDTH, LARGE_MAP_WIDTH = 360, 520
 PRINTED_CLASSES = 20  # a larger matrix shows no values: they would not be legible
-DECIMAL_CLASSES = 12  # a larger one shows whole per cents
+DECIMAL_CLASSES = 12  # a larger one shows whole percentages
 NAME_LENGTH = 12
 LIGHT_TEXT = 0.62  # shade from which text on a cell changes colour
 SHADES = 24  # colours of a large matrix: one path each
-MAX_STAGES = 6  # more stages than this alternate: their borders would hide the curves
+MAX_STAGES = 6  # if there are more, the stages alternate, and their borders would hide the curves
 MIN_LOG_RATIO = 20.0  # curves that span less are read better on a linear axis
-LARGEST = 4  # entries that a row of a large matrix tells of
+LARGEST = 4  # entries listed for a row of a large matrix
 DOT_ROW = 30  # height of a line of a dot plot
 
 
@@ -69,7 +69,7 @@ class Axis:
 
 
 def percent(value: float) -> str:
-    """A fraction in per cent.
+    """A fraction as a percentage.
 
     >>> percent(0.963)
     '96.3%'
@@ -96,10 +96,10 @@ def line_chart(
     marker: float | None = None,
     stages: Sequence[str] = (),
 ) -> Markup:
-    """Curves over epochs, or nothing where no curve has a value.
+    """Curves over epochs; empty if no curve has a value.
 
-    label is read aloud in place of the drawing; x rises; marker is the selected epoch; stages names the stage of
-    each x; log is a wish, granted where every value is positive and they span much.
+    label is what screen readers read; x rises; marker is the selected epoch; stages names the stage of each x. log asks
+    for a logarithmic axis, which is used only if all values are positive and span a wide range.
 
     >>> line_chart("Loss", [1, 2], [Series("loss", [None, None])])
     Markup('')
@@ -246,7 +246,7 @@ def _spots(across: Axis, x: Sequence[float], series: Sequence[Series], unit: Uni
 
 
 def dot_plot(label: str, dots: Sequence[Dot]) -> Markup:
-    """Shares side by side, a line each, or nothing where none is known; an interval ends where shares do.
+    """Shares, each on a line of its own; empty if none is known. Intervals are cut off at 0 and 1.
 
     >>> dot_plot("Accuracy", [Dot("fasten", None, None)])
     Markup('')
@@ -290,7 +290,7 @@ def _dot_line(across: Axis, dot: Dot, y: float) -> Markup:
 
 
 def shade(value: float) -> float:
-    """How dark a probability is drawn: its square root, so that small ones are seen.
+    """How dark a probability is drawn: its square root, so that small ones are visible.
 
     >>> shade(0.04)
     0.2
@@ -299,7 +299,7 @@ def shade(value: float) -> float:
 
 
 def heat_map(label: str, matrix: Matrix, names: Sequence[str], *, columns: str = "given label") -> Markup:
-    """A row-stochastic N×N matrix, true classes down and labels across; values in the cells where N ≤ 20."""
+    """A row-stochastic N×N matrix, true classes down and labels across; cells show their values if N ≤ 20."""
     size = len(matrix)
     width = MAP_WIDTH if size <= DECIMAL_CLASSES else LARGE_MAP_WIDTH
     font = min(12.0, 0.7 * width / min(size, PRINTED_CLASSES))
@@ -324,7 +324,7 @@ def heat_key() -> Markup:
 
 
 def _short(name: str) -> str:
-    """Both ends of a long name, since either may be what sets it apart."""
+    """A long name shortened to both of its ends, since either may tell it from the others."""
     return name if len(name) <= NAME_LENGTH else f"{name[:7]}…{name[-4:]}"
 
 
@@ -373,7 +373,7 @@ def _cells(matrix: Matrix, names: Sequence[str], room: float, cell: float) -> Ma
 
 
 def _rows(matrix: Matrix, names: Sequence[str], room: float, cell: float) -> Markup:
-    """One path for each shade, in units of a cell, and one spot for each row: small at any N."""
+    """One path for each shade, in units of a cell, and one spot for each row: this stays small for any N."""
     paths: dict[int, list[str]] = {}
     for i, row in enumerate(matrix):
         j = 0

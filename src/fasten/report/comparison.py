@@ -1,4 +1,4 @@
-"""A comparison's summary as tables: rows of text, CSV, Markdown and a page; same summary, same bytes."""
+"""The summary of a comparison as text, CSV, Markdown and an HTML page; the same summary gives the same bytes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Table = tuple[list[str], list[list[str]]]
 
 ROWS = {"test": "test", "valid": "validation"}
 COLUMNS = ("method", "mean", "ci95", "n", "train_seconds", "time_ratio", "peak_memory_bytes")
-ABOUT_INTERVALS = "± is half of the 95% interval of the mean over the seeds (Student's t)."
+ABOUT_INTERVALS = "± is half the width of the 95% interval of the mean over seeds (Student's t)."
 ABOUT_DIFFERENCES = (
-    "Differences are in points, seed by seed; p is that of a paired t test, corrected by Holm's method for the number "
-    "of comparisons: the verdict takes 0.05 for its limit."
+    "Differences are in percentage points, paired by seed. p is from a paired t-test. p (Holm) is corrected for the "
+    "number of comparisons; the verdict compares it with 0.05."
 )
 
 
 def method_table(summary: Summary) -> Table:
-    """A line for each method; its memory where it was measured, on a GPU."""
+    """A line for each method; a column for memory if it was measured, on a GPU."""
     measured = any(line["peak_memory_bytes"] is not None for line in summary["methods"])
     header = ["method", f"{ROWS[summary['accuracy']]} accuracy", "time", *(["memory"] if measured else []), "seeds"]
     rows = []
@@ -38,7 +38,7 @@ def method_table(summary: Summary) -> Table:
 
 
 def difference_table(summary: Summary) -> Table:
-    """The first method against each other one."""
+    """The first method against each of the others."""
     header = [f"{summary['comparison']['reference']} against", "difference", "p", "p (Holm)", "verdict"]
     rows = [
         [d["against"], _points(d["mean"], d["ci95"]), _p(d["p"]), _p(d["p_holm"]), d["verdict"]]
@@ -48,7 +48,7 @@ def difference_table(summary: Summary) -> Table:
 
 
 def headline(summary: Summary) -> str:
-    """What was compared on what, in a line.
+    """What was compared, in a line.
 
     >>> what = {"dataset": "digits", "noise": "none", "seeds": [0, 1], "epochs": None, "settings": {}, "options": {}}
     >>> headline({"comparison": what})
@@ -63,7 +63,7 @@ def headline(summary: Summary) -> str:
 
 
 def csv_text(summary: Summary) -> str:
-    """The numbers of each method; a field is empty where a number is not known."""
+    """The numbers of each method; a field is empty if its number is not known."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*COLUMNS, "failed"])
@@ -74,7 +74,7 @@ def csv_text(summary: Summary) -> str:
 
 def markdown(summary: Summary) -> str:
     """The tables for a README or an issue."""
-    parts = [f"Methods on {headline(summary)}.", _markdown(*method_table(summary)), ABOUT_INTERVALS]
+    parts = [f"Methods compared on {headline(summary)}.", _markdown(*method_table(summary)), ABOUT_INTERVALS]
     if summary["differences"]:
         parts += [_markdown(*difference_table(summary)), ABOUT_DIFFERENCES]
     parts += ["\n".join(f"- {note}" for note in summary["notes"])] if summary["notes"] else []
@@ -82,7 +82,7 @@ def markdown(summary: Summary) -> str:
 
 
 def render(summary: Summary) -> str:
-    """The page as HTML text: no network, no other file, but links to the reports of the runs beside it."""
+    """The page as HTML text; it needs no network and no other file, and links to the reports of the runs beside it."""
     by = ROWS[summary["accuracy"]]
     dots = [Dot(m["method"], m["mean"], m["ci95"], list(m["accuracies"].values())) for m in summary["methods"]]
     page = templates().get_template("comparison.html")
@@ -101,12 +101,12 @@ def render(summary: Summary) -> str:
 
 
 def _sentence(summary: Summary) -> str:
-    """The verdicts, gathered."""
+    """All verdicts in one sentence."""
     first, rows = summary["comparison"]["reference"], summary["differences"]
     line = summary["methods"][0]
     if line["mean"] is None:
-        return f"Nothing is known of {first} yet."
-    parts = [f"{first}: {_share(line['mean'], line['ci95'])} of the {ROWS[summary['accuracy']]} rows"]
+        return f"The accuracy of {first} is not known yet."
+    parts = [f"{first} reaches {_share(line['mean'], line['ci95'])} accuracy on the {ROWS[summary['accuracy']]} rows"]
     for word, text in (("better", "better than"), ("worse", "worse than"), ("within", "no clear difference from")):
         names = [row["against"] for row in rows if row["verdict"].startswith(word)]
         parts += [f"{text} {', '.join(names)}"] if names else []

@@ -1,4 +1,4 @@
-// The gallery: one stop of the tab key for each pair, arrow keys within it, Enter enlarges; without a script all images are stops.
+// The gallery: Tab stops once for each pair, the arrow keys move within it, Enter enlarges; without this script, Tab stops at every image.
 const enlarged = document.querySelector("#enlarged");
 for (const wall of document.querySelectorAll(".wall")) {
   const items = [...wall.querySelectorAll(".suspect")];

@@ -1,4 +1,4 @@
-"""The gallery of a run's folder: the most suspect rows by pair of labels, checked before it is shown."""
+"""Read the gallery of a run's folder, the most suspect rows by pair of labels, and check it before it is shown."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LONGEST = 100_000  # characters of one picture
 
 
 def read_gallery(folder: Path) -> Record:
-    """gallery.json of a run's folder; empty where there is none."""
+    """The content of a run's gallery.json; empty if there is none."""
     path = folder / "gallery.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it, or run it again in another folder") from None
+        raise ValueError(f"{path} is damaged ({error}); remove it, or repeat the run in another folder") from None
     return found if isinstance(found, dict) else {}
 
 
 def shown_gallery(gallery: Record) -> Record:
-    """What of a gallery can be shown: texts as texts, numbers as numbers, and no picture but what is one."""
+    """What can be shown of a gallery: text, finite numbers, and images that are valid data URIs of PNG or JPEG."""
     pairs = [_pair(pair) for pair in _maps(gallery.get("pairs"))]
     pairs = [pair for pair in pairs if pair["items"]]
     numbers = {

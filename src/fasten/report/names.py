@@ -1,8 +1,8 @@
-"""What the methods are called in papers."""
+"""The names of the methods in papers."""
 
 from __future__ import annotations
 
-# As the paper writes them, by the names of the command line and of the experiments.
+# As the paper writes them; the keys are their names on the command line and in the experiments.
 NAMES = {
     "augdesc": "AugDesc",
     "causalnl": "CausalNL",
@@ -28,11 +28,11 @@ NAMES = {
     "t-revision": "T-Revision",
     "volminnet": "VolMinNet",
 }
-META = "-meta"  # ends the name of a row that is of a method's own weights or labels, not of its classifier
+META = "-meta"  # suffix of rows that judge a method's own weights or labels, not its classifier
 
 
 def paper_name(row: str) -> str:
-    """A row or column as the paper writes it; what is no method's name stays as it is.
+    """The name of a row or column as the paper writes it; a name that is not a method's is returned unchanged.
 
     >>> paper_name("mw-net"), paper_name("mlac-meta"), paper_name("K = 2")
     ('MW-Net', 'MLaC, meta', 'K = 2')

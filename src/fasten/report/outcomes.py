@@ -1,4 +1,4 @@
-"""What is known of a table or figure of the paper: records -> a value per seed for each cell, points for each curve."""
+"""Our results for a table or figure of the paper: records -> a value per seed for each cell, points for each curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BySeed = Mapping[int, Record]
 
 @dataclass(frozen=True)
 class Result:
-    """A cell with what our runs give for it: a value per seed, their mean and half the width of its 95% interval."""
+    """A cell with our results for it: a value per seed, their mean and half the width of its 95% interval."""
 
     cell: Cell
     values: tuple[float, ...]
@@ -27,7 +27,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve with the points that our runs give, the mean over so many seeds; none where there is no run."""
+    """A curve with our points for it, means over `seeds` seeds; there are none without a run."""
 
     curve: Curve
     points: Points
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A table or figure with all that is known of it."""
+    """A table or figure with all our results for it."""
 
     experiment: Experiment
     results: tuple[Result, ...]
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def known(self) -> bool:
-        """Whether any run of ours has something to say."""
+        """Whether we have any result for it."""
         return any(result.values for result in self.results) or any(line.points for line in self.lines)
 
 
@@ -54,10 +54,10 @@ def outcome_of(
     running: Iterable[Run] = (),
     ratios: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """An experiment with the finished runs among the records, and those that are under way.
+    """An experiment with its results from the finished runs among the records, and with the runs in progress.
 
-    A record belongs to a cell when it is of the cell's run or of a rival of it, whatever its seed. `ratios` are a
-    bench's, by row.
+    A record belongs to a cell if it is of the cell's run or of one of its rivals, whatever its seed. `ratios` are the
+    time ratios of a bench, by row.
     """
     found, under_way = by_run(records), {base(run) for run in running}
     timed = ratios or {}
@@ -85,7 +85,7 @@ def result_of(cell: Cell, values: Sequence[float], running: bool = False) -> Res
 
 
 def by_run(records: Iterable[Record]) -> dict[str, BySeed]:
-    """Finished records by their run without its seed, and then by seed, in the seeds' order."""
+    """Finished records by their run without its seed, then by seed, in the order of the seeds."""
     found: dict[str, dict[int, Record]] = {}
     for record in records:
         if record["result"] is not None:
@@ -95,7 +95,7 @@ def by_run(records: Iterable[Record]) -> dict[str, BySeed]:
 
 
 def base(run: Run) -> str:
-    """What runs that differ in their seed alone have in common."""
+    """The key that is shared by runs which differ only in their seed."""
     return key(replace(run, seed=0))
 
 
@@ -108,7 +108,7 @@ def _result(cell: Cell, found: Mapping[str, BySeed], running: set[str]) -> Resul
 
 
 def _best(searched: Sequence[BySeed]) -> BySeed:
-    """Of each seed the record that is best on the validation rows; the first of equals."""
+    """For each seed, the record that is best on the validation rows; the first of them if several are."""
     best: dict[int, Record] = {}
     for seed, record in (pair for some in searched for pair in some.items()):
         if seed not in best or _valid_accuracy(record) > _valid_accuracy(best[seed]):
@@ -117,7 +117,7 @@ def _best(searched: Sequence[BySeed]) -> BySeed:
 
 
 def _valid_accuracy(record: Record) -> float:
-    """At the selected epoch."""
+    """The accuracy on the validation rows at the selected epoch."""
     return record["result"].get("valid_accuracy") or 0.0
 
 

@@ -1,6 +1,6 @@
-"""An outcome as a drawing: ours filled and solid, the paper's hollow and dashed; same outcome, same bytes.
+"""An outcome as a drawing: ours filled and solid, the paper's hollow and dashed; the same outcome gives the same bytes.
 
-Colours are those of Okabe and Ito, which the colour-blind can tell apart; marks differ as well.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart; the markers differ as well.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
 GREY = "#555555"
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "p")
-FIRST = "FasTEN"  # has the first colour wherever it is
+FIRST = "FasTEN"  # always has the first colour
 WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 7.0, 3.0, 0.3  # inches
 DPI = 160
-SHORT_AXIS = 3  # names; more are written at a slant
-ONE_LINE = 56  # letters of a legend, a mark being five of them; where it has more, it has several lines
-LONG_NAME = 14  # letters; longer ones need wider columns in the legend
-MARKED_POINTS = 30  # a line with more has no marks
+SHORT_AXIS = 3  # names; if there are more, they are slanted
+ONE_LINE = 56  # characters that fit into one line of a legend; a marker counts as five
+LONG_NAME = 14  # characters; longer names need wider columns in the legend
+MARKED_POINTS = 30  # a line with more has no markers
 LOG_RATIO = 20.0  # positive values that span more are drawn on a logarithmic axis
 STYLE: dict[Any, Any] = {
-    **{"font.family": "DejaVu Sans", "font.size": 12, "axes.titlesize": 12, "legend.fontsize": 11},  # it comes along
+    **{"font.family": "DejaVu Sans", "font.size": 12, "axes.titlesize": 12, "legend.fontsize": 11},  # it comes with it
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4"},
     **{"axes.axisbelow": True, "lines.linewidth": 2.0, "lines.markersize": 7.0, "svg.hashsalt": "fasten"},
 }
@@ -44,7 +44,7 @@ Point = tuple[float, float, float]  # x, y, half the width of y's interval
 
 @dataclass(frozen=True)
 class Series:
-    """What one row of an outcome gives in one panel; a level has no x, and is a line across."""
+    """The points of one row of an outcome in one panel; a level has no x, and is a horizontal line."""
 
     name: str
     ours: list[Point] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes; `ticks` are the names of x = 0, 1, … where x is no number, `planned` the x of all cells."""
+    """One set of axes; `ticks` are the names of x = 0, 1, … if x is not a number, `planned` the x of all cells."""
 
     title: str
     series: tuple[Series, ...]
@@ -83,7 +83,7 @@ def drawing(outcome: Outcome, kind: Literal["svg", "png"]) -> bytes:
 
 
 def digest(outcome: Outcome) -> str:
-    """A name for what is drawn, to six digits: it tells whether a drawing is that of these results."""
+    """A hash of what is drawn, to six digits: it tells whether a drawing shows these results."""
     shown = [[p.title, p.ticks, p.planned, [[s.name, s.level, _rounded(s)] for s in p.series]] for p in panels(outcome)]
     return "data sha256 " + hashlib.sha256(json.dumps(shown).encode()).hexdigest()
 
@@ -128,7 +128,7 @@ def _panel(title: str, results: Sequence[Result], lines: Sequence[Line]) -> Pane
 
 
 def fill(figure: Figure, outcome: Outcome) -> None:
-    """Draw on an empty figure of matplotlib's, for whoever has one."""
+    """Draw on an empty matplotlib figure."""
     shown = panels(outcome)
     names = _names(shown)
     across = min(2, len(shown))
@@ -147,7 +147,7 @@ def fill(figure: Figure, outcome: Outcome) -> None:
 
 
 def _names(shown: Sequence[Panel]) -> dict[str, tuple[str, str]]:
-    """A colour and a mark for each series."""
+    """A colour and a marker for each series."""
     found = dict.fromkeys(s.name for panel in shown for s in panel.series if s.ours or s.paper)
     order = sorted(found, key=lambda name: name != FIRST)
     return {name: (COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)]) for i, name in enumerate(order)}
@@ -175,7 +175,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Mapping[str, tuple[str, str]]) 
 
 
 def _mark_x(axes: Axes, panel: Panel) -> None:
-    """The whole of the x axis, whatever has been run of it."""
+    """Show the whole x axis, however much of it has been run."""
     xs = [*panel.planned, *(x for series in panel.series for x, _, _ in series.ours if panel.planned)]
     if xs and min(xs) < max(xs):
         room = 0.06 * (max(xs) - min(xs))
@@ -206,9 +206,9 @@ def _draw_points(axes: Axes, points: Sequence[Point], look: tuple[str, str], our
 
 
 def _handles(names: Mapping[str, tuple[str, str]], shown: Sequence[Panel]) -> tuple[int, list[Line2D]]:
-    """How many lines the legend has, and what stands in it, column by column.
+    """The number of lines of the legend, and its entries, column by column.
 
-    Colours and marks of the series, then how ours and the paper's are drawn, in a column of their own.
+    First come the colours and markers of the series, then how ours and the paper's are drawn, in a separate column.
     """
     from matplotlib.lines import Line2D
 

@@ -1,7 +1,7 @@
-"""An outcome as text, Markdown, CSV and LaTeX: each cell of the paper with ours beside it; same outcome, same bytes.
+"""An outcome as text, Markdown, CSV and LaTeX, each cell of the paper with ours; the same outcome gives the same bytes.
 
-A table has one block a panel. A cell with several columns beside it is stacked: ours, the paper's, the status. Curves
-are given at a few points.
+A table has one block per panel. If a block has several columns, its cells are stacked: ours, the paper's, the status.
+Curves are shown at a few points.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ Entry = tuple[str, ...]  # the lines of a cell
 T = TypeVar("T")
 
 NONE = "–"
-MOST_COLUMNS = 7  # a block with more is turned round, if that makes it narrower
+MOST_COLUMNS = 7  # a block with more is transposed if that makes it narrower
 TEXT_WIDTH = 110
 POINTS_SHOWN = 6  # of a curve
-ABOUT_CELLS = "A cell has ours with the number of seeds, the paper's, and the status; ± is half of a 95% interval."
-UNDER = ("paper", "status")  # what the lines below ours are, under the name of a row
-WORDS = {"ours": "not in the paper"}  # statuses that read differently
+ABOUT_CELLS = (
+    "A cell shows our mean with the number of seeds, the paper's number, and the status; ± is half the width of a 95% "
+    "interval."
+)
+UNDER = ("paper", "status")  # names of the lines below ours, shown under the name of a row
+WORDS = {"ours": "not in the paper"}  # statuses that are shown in other words
 ORDER = ("reproduced", "better", "below", "ours", "quoted", "running", "not run")
 CSV_COLUMNS = (
     *("experiment", "panel", "row", "column", "x", "measure", "n", "mean", "ci95", "values"),
@@ -59,7 +62,7 @@ class Block:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
-    to_come: bool  # whether none of its runs has been made
+    to_come: bool  # whether none of it has been run yet
 
     @property
     def stacked(self) -> bool:
@@ -82,7 +85,7 @@ def text_table(outcome: Outcome) -> str:
 
 
 def markdown(outcome: Outcome, image: str = "") -> str:
-    """The tables for a README or an issue, under a heading; `image` is a drawing to show, with the tables folded."""
+    """The tables for a README or an issue, under a heading; `image` is a drawing to show; it folds the tables."""
     title, tables = outcome.experiment.title, [_markdown_block(block) for block in blocks(outcome)]
     if image:
         tables = [f"![{title}]({image})", "<details><summary>In numbers</summary>", *tables, "</details>"]
@@ -90,7 +93,7 @@ def markdown(outcome: Outcome, image: str = "") -> str:
 
 
 def csv_text(outcome: Outcome) -> str:
-    """One line a cell with all its numbers, one line a point of a curve; a field is empty where nothing is known."""
+    """One line per cell with all its numbers, and one per point of a curve; fields without a value are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -103,7 +106,7 @@ def csv_text(outcome: Outcome) -> str:
 
 
 def latex(outcome: Outcome) -> str:
-    """The tables for a paper; they need no package."""
+    """The tables for a paper; they need no LaTeX package."""
     name, title = outcome.experiment.name, outcome.experiment.title
     made = [_latex_block(name, title, number, block) for number, block in enumerate(blocks(outcome), 1)]
     remarks = [f"\\noindent {{\\footnotesize {_latex(remark)}}}\n" for remark in _remarks(outcome)]
@@ -111,7 +114,7 @@ def latex(outcome: Outcome) -> str:
 
 
 def counts(outcome: Outcome) -> dict[str, int]:
-    """How many cells have which status, those that there are."""
+    """How many cells have each status, without those that no cell has."""
     found = Counter[str](result.status for result in outcome.results)
     return {WORDS.get(word, word): found[word] for word in ORDER if found[word]}
 
@@ -127,10 +130,10 @@ def _cell_block(panel: str, results: Sequence[Result]) -> Block:
     compared = any(result.cell.paper is not None for result in results)
     places = {(paper_name(result.cell.row), _column(result)): entry(result, compared) for result in results}
     if len(places) < len(results):
-        raise ValueError(f"two cells of {panel or 'a table'} have the same row and column; name them apart")
+        raise ValueError(f"two cells of {panel or 'a table'} have the same row and column; give them different names")
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
     to_come = not any(result.values for result in results) and any(result.status != "quoted" for result in results)
-    if len(columns) == 1:  # what would be stacked has room side by side
+    if len(columns) == 1:  # one column leaves room to show the parts side by side
         flat = tuple(((row,), *((line,) for line in entry)) for (row, _), entry in places.items())
         return Block(panel, (columns[0], *(("ours", "paper", "status") if compared else ("ours",))), flat, to_come)
     if len(columns) > max(MOST_COLUMNS, len(rows)):
@@ -145,7 +148,7 @@ def _column(result: Result) -> str:
 
 
 def entry(result: Result, compared: bool = True) -> Entry:
-    """Ours, the paper's, the status; ours alone where the paper has no numbers at all."""
+    """Ours, the paper's, the status; ours alone if the paper has no numbers at all."""
     cell, n = result.cell, len(result.values)
     ours = _number(result.mean, result.ci95, cell.measure) + (f" ({n})" if n and not cell.bench else "")
     word = WORDS.get(result.status, result.status)
@@ -174,7 +177,7 @@ def _curve_block(panel: str, lines: Sequence[Line], x: str) -> Block:
 
 
 def _some(lines: Sequence[Points]) -> list[float]:
-    """A few of their x, the ends among them."""
+    """A few of their x, including both ends."""
     xs = sorted({x for points in lines for x, _ in points})
     last = len(xs) - 1
     return (
@@ -183,7 +186,7 @@ def _some(lines: Sequence[Points]) -> list[float]:
 
 
 def _value(points: Points, at: float, reach: float) -> str:
-    """Of the nearest point, with its own place where that is another, unless it is too far away to stand for this."""
+    """The value at the nearest point, with its x if that is another; a dash if the point is too far away."""
     x, y = min(points, key=lambda point: abs(point[0] - at), default=(0.0, None))
     if y is None or abs(x - at) > reach:
         return NONE
@@ -191,7 +194,7 @@ def _value(points: Points, at: float, reach: float) -> str:
 
 
 def _remarks(outcome: Outcome) -> list[str]:
-    """What stands below the tables: statuses, tolerances, whom the paper quotes, quirks."""
+    """The text below the tables: statuses, tolerances, quoted numbers and their sources, quirks."""
     remarks = []
     if found := counts(outcome):
         listed = ", ".join(f"{count} {word}" for word, count in found.items())
@@ -215,7 +218,7 @@ def _tolerances(results: Sequence[Result]) -> str:
             [f"{measure.step:g}"] * bool(measure.step) + [f"{100 * measure.share:g}%"] * bool(measure.share)
         )
     listed = "; ".join(f"{room} for {name}" for name, room in found.items() if room)
-    return f"{ABOUT_CELLS} Allowed beyond the paper's interval: {listed}." if listed else ""
+    return f"{ABOUT_CELLS} Tolerance beyond the paper's interval: {listed}." if listed else ""
 
 
 def _text_block(block: Block) -> str:
@@ -233,12 +236,12 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """On a terminal: a hat or a bar over a letter takes no room."""
+    """The width on a terminal, where a hat or a bar over a letter takes no room."""
     return sum(not unicodedata.combining(c) for c in text)
 
 
 def _markdown_block(block: Block) -> str:
-    """Folded where nothing of it has been run."""
+    """The table as Markdown, folded if none of it has been run."""
     lines = [[(name,) for name in block.header], [("---",)] * len(block.header), *block.rows]
     table = "\n".join("| " + " | ".join("<br>".join(map(_cell_text, entry)) for entry in line) + " |" for line in lines)
     if not block.to_come:
@@ -302,9 +305,9 @@ def _latex_stack(entry: Entry, side: str = "") -> str:
 
 
 def _latex(text: str) -> str:
-    """With every character that means something to LaTeX, or that its usual fonts lack, written in another way."""
+    """The text with a replacement for each character that is special to LaTeX, or missing in its usual fonts."""
     parts = ["".join(map(_latex_character, re.findall(HATTED, part))) for part in text.split("`")]
-    if len(parts) % 2 == 0:  # a backtick without its fellow
+    if len(parts) % 2 == 0:  # an unpaired backtick
         return "'".join(parts)
     return "".join("\\texttt{" + part.replace("-", "-{}") + "}" if i % 2 else part for i, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""What the verified rows say of a run's audit: T with intervals, precision, calibration, and what to be wary of."""
+"""What the verified rows say about a run's audit: T with intervals, precision, calibration, and warnings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from markupsafe import Markup
 from fasten.report.charts import Matrix, percent
 from fasten.report.values import Record, count, counted, finite, mapping, matrix, number, odd_sample, some, verb
 
-MAX_CLASSES = 30  # lines of the table; of more classes those whose labels are least often right
+MAX_CLASSES = 30  # lines of the table; with more classes, those whose labels are least often right
 TOP_PAIRS = 10
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 340, 320, 48, 20, 28, 40  # of the calibration picture
 PRECISION = "Corrections that are right"
 UNCALIBRATED = (
-    "No row that carries a given label was verified at random, so the probabilities are uncalibrated and T is a "
+    "No row with a given label was verified at random, so the probabilities are uncalibrated and T is a "
     "model's estimate.",
-    "To change that, verify the random rows that fasten audit lists with --next, and train again with them.",
+    "To change this, verify the random rows that fasten audit --next lists, and train again with these verdicts.",
 )
 
 
 @dataclass(frozen=True)
 class Share:
-    """An entry of the counted T: `k` of the `n` verified rows of a class have this label; its 95% interval."""
+    """An entry of the counted T, with its 95% interval: `k` of the `n` verified rows of a class have this label."""
 
     true: str
     given: str
@@ -38,7 +38,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Score:
-    """k of n rows as a share, with its 95% interval where they are a random sample."""
+    """k of n rows as a share, with its 95% interval if the rows are a random sample."""
 
     name: str
     about: str
@@ -64,12 +64,12 @@ class Trust:
 
     @property
     def precision(self) -> Score | None:
-        """Of the corrections, where any could be judged."""
+        """The precision of the corrections; None if none could be judged."""
         return next((score for score in self.scores if score.name == PRECISION and score.n), None)
 
 
 def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | None:
-    """What to say; None where the truth of all rows is known, or nothing was evaluated."""
+    """What the page says about trust; without random verdicts, None if the truth is known or nothing was evaluated."""
     evidence = mapping(evaluation, "evidence")
     if not number(evidence, "num_random"):
         unknown = evaluation and number(data, "noise_rate") is None
@@ -98,27 +98,27 @@ def _sentences(evidence: Record) -> list[str]:
     random, held = number(evidence, "num_random") or 0, number(evidence, "num_held") or 0
     odd = odd_sample(evidence)
     were = ("counts as", "count as") if odd else ("was", "were")
-    verified = verb(random, f"carries a given label {were[0]} verified", f"carry a given label {were[1]} verified")
+    verified = verb(random, f"with a given label {were[0]} verified", f"with a given label {were[1]} verified")
     found = [
-        f"{some(random, 'row')} that {verified} at random: T is counted from {verb(random, 'it', 'them')}. "
-        f"{count(held)} of them {verb(held, 'was', 'were')} held back, their verdict hidden from training: calibration "
-        "and precision come from these alone. Intervals hold 95%."
+        f"{some(random, 'row')} {verified} at random: T is counted from {verb(random, 'it', 'them')}. "
+        f"{count(held)} of them {verb(held, 'was', 'were')} held back, which hides their verdict from training; "
+        "calibration and precision are measured on these alone. All intervals are 95% intervals."
     ]
     if wrong := counted(mapping(evidence, "wrong")):
         k, n, low, high = wrong
-        all_labels = f": {percent(low)} to {percent(high)} of all labels, whatever a model makes of them"
+        all_labels = f" (95% interval for all labels: {percent(low)} to {percent(high)}); no model is involved in this"
         wrong_ones = f"{count(k)} of their {some(n, 'label')} {verb(k, 'is', 'are')} wrong"
-        found.append(f"{wrong_ones}{', which says nothing of the others' if odd else all_labels}.")
+        found.append(f"{wrong_ones}{', which says nothing about the others' if odd else all_labels}.")
     calibration = mapping(evidence, "calibration")
     why = calibration.get("uncalibrated")
     if isinstance(why, str):
         found.append(f"The probabilities are uncalibrated: {why}.")
     elif (after := number(mapping(calibration, "after"), "ece")) is not None:
         before = number(mapping(calibration, "before"), "ece")
-        was = "" if before is None else f", where the model's own are off by {percent(before)}"
+        was = "" if before is None else f" (the model's own by {percent(before)})"
         chance = _off_by_chance(_bins(mapping(calibration, "after").get("bins")))
         found.append(
-            f"The probabilities are calibrated: on rows not used for it they are off by {percent(after)}{was}; with "
+            f"The probabilities are calibrated. On rows not used for this, they are off by {percent(after)}{was}; with "
             f"this many rows, chance alone accounts for about {percent(chance)}."
         )
     choice = mapping(evidence, "threshold").get("sentence")
@@ -129,9 +129,9 @@ def _sentences(evidence: Record) -> list[str]:
 
 def _scores(evidence: Record) -> list[Score]:
     calibrated = mapping(evidence, "calibration").get("after") and not mapping(evidence, "threshold")
-    unseen = ", judged by calibrations that had not seen them" if calibrated else ""
+    unseen = ", each judged by a calibration that had not seen it" if calibrated else ""
     about = {
-        "precision": (PRECISION, f"of the labels that would be changed among the held-back rows{unseen}"),
+        "precision": (PRECISION, f"of the held-back rows whose label would be changed{unseen}"),
         "recall": ("Wrong labels that are found", "of the wrong labels among the held-back rows"),
     }
     scores = []
@@ -145,7 +145,7 @@ def _scores(evidence: Record) -> list[Score]:
 
 
 def _wrong_shares(transition: Record, names: Sequence[str]) -> list[Share]:
-    """Of each class with verified rows, the other labels that some of them have."""
+    """For each class with verified rows, the wrong labels that some of them have."""
     parts = [matrix(transition.get(key)) for key in ("counts", "mean", "low", "high")]
     if any(part is None or len(part) != len(names) for part in parts):
         return []
@@ -160,7 +160,7 @@ def _wrong_shares(transition: Record, names: Sequence[str]) -> list[Share]:
 
 
 def _right_shares(transition: Record, names: Sequence[str]) -> list[Share]:
-    """Of each class with verified rows, how many labels are right."""
+    """For each class with verified rows, how many labels are right."""
     found, listed = [], transition.get("right")
     for name, part in zip(names, listed if isinstance(listed, list) else (), strict=False):
         if right := counted(part if isinstance(part, dict) else {}):
@@ -170,8 +170,8 @@ def _right_shares(transition: Record, names: Sequence[str]) -> list[Share]:
 
 
 def _reliability_picture(calibration: Record) -> Markup:
-    """Mean p_wrong against the share of wrong labels, by tenths: as the model says it, and calibrated."""
-    kinds = (("before", "as the model says", "s1"), ("after", "calibrated", "s0"))
+    """A reliability diagram: the share of wrong labels by tenths of p_wrong, before and after calibration."""
+    kinds = (("before", "before calibration", "s1"), ("after", "calibrated", "s0"))
     bins = {key: _bins(mapping(calibration, key).get("bins")) for key, _, _ in kinds}
     shown = [kind for kind in kinds if bins[kind[0]]]
     if not shown:
@@ -194,7 +194,7 @@ def _bins(value: Any) -> list[tuple[float, float, float]]:
 
 
 def _off_by_chance(bins: Sequence[tuple[float, float, float]]) -> float:
-    """How far true probabilities would seem off on average: of n rows with p, |share − p| is √(2 p (1 − p) / π n)."""
+    """How far off exact probabilities would seem on average: of n rows with p, |share − p| is √(2 p (1 − p) / π n)."""
     total = sum(n for _, _, n in bins)
     return sum(math.sqrt(2 / math.pi * p * (1 - p) * n) for p, _, n in bins) / max(total, 1)
 

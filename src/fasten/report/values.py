@@ -1,4 +1,4 @@
-"""What a record holds, read with care: any value may be missing, null, or no number."""
+"""Read values from a record in which any value may be missing, null, or not a number."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Record = Mapping[str, Any]
 
 
 def mapping(record: Record, key: str) -> Record:
-    """A part of a record; an empty one where there is none."""
+    """A part of a record; empty if there is none."""
     value = record.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
 def known(record: Record) -> Record:
-    """Without the entries that hold nothing but null."""
+    """The record without entries that hold nothing but null."""
     return {key: value for key, value in record.items() if _has_value(value)}
 
 
@@ -31,7 +31,7 @@ def _has_value(value: Any) -> bool:
 
 
 def finite(value: Any) -> float | None:
-    """A number, None for anything else.
+    """The value as a float; None if it is not a finite number.
 
     >>> finite(1), finite(True), finite(math.nan)
     (1.0, None, None)
@@ -46,7 +46,7 @@ def number(record: Record, key: str) -> float | None:
 
 
 def counted(record: Record) -> tuple[float, float, float, float] | None:
-    """k, n, low and high: k of n rows with the interval of their share; None where one is not known, or no rows are.
+    """k, n, low and high: k of n rows, and the interval of their share; None if one is not known, or n is 0.
 
     >>> counted({"k": 3, "n": 4, "low": 0.2, "high": 0.99}), counted({"k": 0, "n": 0, "low": 0.0, "high": 1.0})
     ((3.0, 4.0, 0.2, 0.99), None)
@@ -56,7 +56,7 @@ def counted(record: Record) -> tuple[float, float, float, float] | None:
 
 
 def matrix(value: Any) -> Matrix | None:
-    """A square matrix with None for what is not known; None where the value is not one."""
+    """A square matrix with None for unknown entries; None if the value is not one, or all its entries are unknown."""
     if not isinstance(value, Sequence) or not value or isinstance(value, str):
         return None
     square = all(isinstance(row, Sequence) and len(row) == len(value) for row in value)
@@ -65,12 +65,12 @@ def matrix(value: Any) -> Matrix | None:
 
 
 def odd_sample(evidence: Record) -> bool:
-    """Whether the rows that count as verified at random are no random sample, and say nothing of the others."""
+    """Whether the rows that count as verified at random are not a random sample, and say nothing about the others."""
     return bool(mapping(evidence, "sample").get("warning"))
 
 
 def or_unknown(form: Callable[[float], str]) -> Callable[[Any], str]:
-    """A way to write numbers that takes anything."""
+    """A formatter that takes any value, and shows what is not a number as not known."""
 
     def show(value: Any) -> str:
         found = finite(value)
@@ -89,7 +89,7 @@ def count(value: float) -> str:
 
 
 def some(value: float, thing: str) -> str:
-    """So many of something.
+    """A count and its noun, in the plural if needed.
 
     >>> some(1, "row"), some(2000, "row")
     ('1 row', '2,000 rows')
@@ -98,7 +98,7 @@ def some(value: float, thing: str) -> str:
 
 
 def verb(value: float, one: str, many: str) -> str:
-    """What goes with so many of something.
+    """The word that agrees with a count: `one` or `many`.
 
     >>> verb(1, "is", "are"), verb(0, "is", "are")
     ('is', 'are')
@@ -107,7 +107,7 @@ def verb(value: float, one: str, many: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in readable units.
 
     >>> duration(9.81), duration(6000), duration(20000)
     ('9.8 s', '100 min', '5 h 33 min')
@@ -119,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 def text(value: Any) -> str:
-    """Anything in words."""
+    """Any value as text."""
     if value is None:
         return UNKNOWN
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
@@ -137,13 +137,13 @@ def setting(value: Any) -> str:
 
 
 def standard_error(share: float | None, rows: float | None) -> float | None:
-    """That of a share counted on so many rows."""
+    """The standard error of a share that was measured on a number of rows."""
     return math.sqrt(max(share * (1 - share), 0.0) / rows) if share is not None and rows else None
 
 
 @cache
 def templates() -> Environment:
-    """The pages of this folder: all text is escaped, and numbers that are not known are shown as such."""
+    """The Jinja environment of this folder's pages: all text is escaped, and unknown numbers are shown as such."""
     found = Environment(
         loader=PackageLoader("fasten", "report"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""What a run came to, in a sentence."""
+"""The verdict on a run, in a sentence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fasten.report.charts import percent
 from fasten.report.names import paper_name
 from fasten.report.values import Record, count, counted, mapping, number, odd_sample, some, standard_error, verb
 
-AUDIT = "audit"  # the method of a record of stored probabilities, which trained nothing
+AUDIT = "audit"  # the method in records of audits of stored probabilities, in which nothing was trained
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the run came to, in a sentence; `warn`: clean rows alone did better, or what it found is not believed."""
+    """The verdict on a run; `warn` means that the clean rows alone did better, or that its findings are doubtful."""
 
     kind: Literal["good", "even", "warn", "open"]
     sentence: str
@@ -23,14 +23,14 @@ class Verdict:
 
 
 def method_name(run: Record) -> str:
-    """As papers write it."""
+    """The method's name as papers write it."""
     return paper_name(str(run.get("method") or "A run"))
 
 
 def gain(ours: float, alone: float, rows: float | None) -> int:
-    """Whether the clean rows alone do worse, 1, better, −1, or neither by more than their standard error, 0.
+    """1 if the clean rows alone do worse by more than their standard error, −1 if they do better by more, otherwise 0.
 
-    Nor is a single row enough: where all are right there is no standard error.
+    The difference must also exceed one row, since the standard error is 0 if all rows are right.
 
     >>> gain(0.8, 1.0, rows=5), gain(0.8, 0.9, rows=400)
     (0, -1)
@@ -40,7 +40,7 @@ def gain(ours: float, alone: float, rows: float | None) -> int:
 
 
 def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Record) -> Verdict:
-    """The clean rows alone are better where the validation rows, or else the test rows, clearly say so."""
+    """The verdict on a run; it warns if the validation rows or the test rows clearly favour the clean rows alone."""
     run, data, result = part["run"], part["data"], part["result"]
     if not result:
         return _unfinished(run, epochs)
@@ -53,7 +53,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     )
     if unchecked := number(data, "rows_test_as_given"):
         of = f"{count(unchecked)} of {_rows(number(data, 'rows_test'), 'test')}"
-        details = (f"{of} {verb(unchecked, 'has', 'have')} no verified label: as given it counts as right.", *details)
+        details = (f"{of} {verb(unchecked, 'has', 'have')} no verified label: the given one counts as right.", *details)
     labels = (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
     details += labels
     known = {}
@@ -64,11 +64,13 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     for name, (ours, alone, rows) in known.items():
         if gain(ours, alone, rows) < 0:
             accuracies = f"{percent(alone)} against {percent(ours)} on {_rows(rows, name)}"
-            sentence = f"The clean rows alone do better: {accuracies}; use them alone or check more labels."
+            sentence = (
+                f"The clean rows alone do better: {accuracies}. Train on the clean rows alone, or check more labels."
+            )
             return Verdict("warn", sentence, _other(known, name) + details)
     if "test" not in known:
         reached = _without_comparison(method_name(run), result, data)
-        if labels and number(result, "test_accuracy") is None:  # without test rows, the labels are what it is about
+        if labels and number(result, "test_accuracy") is None:  # without test rows, the verdict is about the labels
             return _of_labels(gallery, part["evaluation"], reached)
         return Verdict("even", reached, details)
     ours, alone, rows = known["test"]
@@ -77,24 +79,32 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     give = verb(clean_rows or 0, "gives", "give")
     against = f"{_rows(clean_rows, 'clean')} alone {give} {percent(alone)}"
     word = "the noisy rows help" if helps else "no clear difference"
-    sentence = f"{method_name(run)} reaches {percent(ours)} on the test rows; {against}: {word}."
+    sentence = f"{method_name(run)} reaches {percent(ours)} accuracy on the test rows; {against}: {word}."
     return Verdict("good" if helps else "even", sentence, details)
 
 
 def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
-    """Where the labels are all that there is to say: most of them wrong, on a model's word alone, is not believed."""
+    """The verdict on the labels alone.
+
+    It warns if the rows verified at random are not a random sample, or if most labels count as wrong without such rows.
+    """
     issues, rows = (number(gallery, key) or 0.0 for key in ("issues", "rows"))
     if issues <= rows / 2 or mapping(evaluation, "evidence"):
         kind: Literal["even", "warn"] = "warn" if odd_sample(mapping(evaluation, "evidence")) else "even"
         return Verdict(kind, _labels(gallery), (*_corrections(evaluation), *more))
-    sentence = f"{_counted_wrong(issues, rows)}, and no row verified at random says whether"
-    details = ("The model may have learnt too little: look at some before you use its corrections.", *more)
+    sentence = f"{_counted_wrong(issues, rows)}, but no row was verified at random to show whether"
+    details = (
+        "The model may have learnt too little: look at some of these rows before you use its corrections.",
+        *more,
+    )
     return Verdict("warn", f"{sentence} they are.", details)
 
 
 def _labels(gallery: Record) -> str:
     issues, rows, expected = (number(gallery, key) or 0.0 for key in ("issues", "rows", "expected_wrong"))
-    return f"{_counted_wrong(issues, rows)}; about {count(expected)} {verb(expected, 'is', 'are')} expected to be."
+    return (
+        f"{_counted_wrong(issues, rows)}; about {count(expected)} {verb(expected, 'is', 'are')} expected to be wrong."
+    )
 
 
 def _counted_wrong(issues: float, rows: float) -> str:
@@ -106,10 +116,11 @@ def _corrections(evaluation: Record) -> tuple[str, ...]:
     if precision is None:
         return ()
     k, n, low, high = precision
-    right, share = f"{count(k)} {verb(k, 'is', 'are')} right", f"{percent(low)} to {percent(high)} of all"
+    right = f"{count(k)} {verb(k, 'is', 'are')} right"
+    share = f"the 95% interval for all corrections is {percent(low)} to {percent(high)}"
     if odd_sample(mapping(evaluation, "evidence")):
-        share = "they are not like the other rows, so this says nothing of all"
-    return (f"Of {some(n, 'correction')} that held-back verdicts can judge {right}: {share}.",)
+        share = "these rows are not like the others, so this says nothing about other corrections"
+    return (f"Of {some(n, 'correction')} that can be judged by held-back verdicts, {right}; {share}.",)
 
 
 def _rows(rows: float | None, name: str) -> str:
@@ -126,10 +137,10 @@ def _other(known: Mapping[str, tuple[float, float, float | None]], used: str) ->
 
 def _without_comparison(method: str, result: Record, data: Record) -> str:
     if (test := number(result, "test_accuracy")) is not None:
-        return f"{method} reaches {percent(test)} on the test rows."
+        return f"{method} reaches {percent(test)} accuracy on the test rows."
     if (valid := number(result, "valid_accuracy")) is not None:
         rows = _rows(number(data, "rows_valid"), "validation")
-        return f"{method} reaches {percent(valid)} on {rows}; its test accuracy is not known."
+        return f"{method} reaches {percent(valid)} accuracy on {rows}; its test accuracy is not known."
     return f"{method} has finished; its accuracy is not known."
 
 
