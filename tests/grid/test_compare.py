@@ -165,8 +165,8 @@ def test_each_run_has_a_line(folder, capsys):
 def test_one_seed_has_no_interval_and_says_so(copy, capsys):
     text = answer(f"compare {ARGS} --methods cross-entropy,clean-only --seeds 1 --out out", capsys)
     assert "±" not in text
-    assert "nothing can be said from fewer than two seeds" in text
-    assert "note: one seed has no interval (cross-entropy, clean-only); two or more give one" in text
+    assert "not tested: that takes at least two seeds" in text
+    assert "note: a single seed gives no interval (cross-entropy, clean-only); use two or more" in text
     summary = read(copy)
     assert [line["ci95"] for line in summary["methods"]] == [None, None]
     assert (summary["differences"][0]["p"], summary["differences"][0]["p_holm"]) == (None, None)
@@ -195,7 +195,7 @@ def test_finished_runs_are_not_run_again(copy, capsys):
     capsys.readouterr()
     assert main(shlex.split(f"{COMMAND} --out out")) == 0
     assert tree(copy) == before
-    assert capsys.readouterr().err.count("of 6, from before)") == 6
+    assert capsys.readouterr().err.count("of 6, already done)") == 6
 
 
 def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch):
@@ -203,7 +203,7 @@ def test_an_interrupted_comparison_goes_on(finished, folder, capsys, monkeypatch
         interrupt_at(patch, 2)
         assert main(shlex.split(f"{COMMAND} --json --out out")) == 130
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "fasten: interrupted; the same command goes on where it stopped\n")
+    assert (said.out, said.err) == ("", "fasten: interrupted; the same command continues where it stopped\n")
     out = folder / "out"
     assert [run["state"] for run in read(out)["runs"]] == ["finished", *["open"] * 5]
     assert "5 of 6 runs are still to come" in (out / "compare.md").read_text()
@@ -253,7 +253,7 @@ def test_nothing_is_added_to_runs_on_other_rows(folder, capsys, more):
     before = answer(f"{command} --methods cross-entropy --seeds 1 --out out", capsys)
     first, *lines = (folder / "ítems.csv").read_text().splitlines()
     (folder / "ítems.csv").write_text("\n".join([first, *lines[:50], *lines[51:]]) + "\n")
-    refuse(f"{command} {more} --out out", capsys, "ítems.csv is no longer what the run was started on; bring it back")
+    refuse(f"{command} {more} --out out", capsys, "ítems.csv is no longer what the run was started on; restore it")
     assert answer(f"{command} --methods cross-entropy --seeds 1 --out out", capsys) == before
     (folder / "ítems.csv").write_text("\n".join([first, *lines]) + "\n")
     answer(f"{command} {more} --out out", capsys)
@@ -317,7 +317,7 @@ def test_a_full_disk_stops_a_comparison_that_goes_on(finished, copy, capsys, mon
         assert main(shlex.split(f"{COMMAND} --json --out out")) == 2
     assert (
         capsys.readouterr().err
-        == "fasten: no space left on the disk; free some, and the same command goes on where it stopped\n"
+        == "fasten: no space left on the disk; free some, and the same command continues where it stopped\n"
     )
     assert not list(copy.rglob("*.tmp"))
     answer(f"{COMMAND} --json --out out", capsys)
@@ -380,7 +380,7 @@ def test_a_comparison_of_which_nothing_is_left_fails(folder, capsys):
         ("--seeds ''", ["--seeds", "got ''"]),
         ("--seeds 5,6,5", ["--seeds names 5 twice"]),
         ("--seeds 20260", ["from 1 to 1000", "got 20260", "--seeds 20260,"]),
-        ("--epochs 0", ["--epochs", "from 1 on"]),
+        ("--epochs 0", ["--epochs", "1 or more"]),
         ("--noise symetric:0.4", ["unknown noise 'symetric'"]),
         ("--noise symmetric:1.4", ["[0, 1)", "got 1.4"]),
         ("--noise matrix:missing.csv", ["no noise matrix at missing.csv"]),
@@ -452,7 +452,7 @@ def test_what_file_managers_leave_is_nothing_else(folder):
 
 def test_a_comparison_is_no_run_and_its_folder_says_how_to_go_on(copy, capsys):
     for command in ("resume", "report", "audit"):
-        refuse(f"{command} out", capsys, "out holds no run", "by the same `fasten compare` as before")
+        refuse(f"{command} out", capsys, "out holds no run", "with the same `fasten compare` as before")
 
 
 @pytest.mark.parametrize(
@@ -591,8 +591,8 @@ def test_without_test_rows_the_validation_rows_count_and_it_is_said():
     summary = summary_of({"a": [0.9, 0.8]}, test_accuracy=None, valid_accuracy=0.75, rows_valid=7)
     assert (summary["accuracy"], summary["methods"][0]["mean"]) == ("valid", 0.75)
     assert "| validation accuracy |" in markdown(summary)
-    assert "there are no test rows: the accuracy is of 7 validation rows" in markdown(summary)
-    sentence = "Note: there are no test rows: the accuracy is of 7 validation rows, which also chose the epoch."
+    assert "there are no test rows: accuracy is on 7 validation rows" in markdown(summary)
+    sentence = "Note: there are no test rows: accuracy is on 7 validation rows, which also selected the epoch."
     assert sentence in Page(render(summary)).text
 
 
@@ -600,7 +600,7 @@ def test_without_any_accuracy_there_is_a_table_all_the_same():
     summary = summary_of({"a": [0.9, 0.8], "b": [0.9, 0.8]}, test_accuracy=None)
     assert "| a | – | 1.00× | 0 |" in markdown(summary)
     assert csv_text(summary).splitlines()[1] == "a,,,0,2.0,1.0,,0"
-    assert "Nothing is known of a yet." in Page(render(summary)).text
+    assert "The accuracy of a is not known yet." in Page(render(summary)).text
 
 
 def test_memory_and_devices_are_told():

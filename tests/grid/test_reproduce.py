@@ -277,7 +277,7 @@ def test_an_interrupted_command_goes_on(folder, finished, capsys, monkeypatch):
         interrupt_at(patch, 2)
         assert main(shlex.split(f"{COMMAND} --json")) == 130
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "fasten: interrupted; the same command goes on where it stopped\n")
+    assert (said.out, said.err) == ("", "fasten: interrupted; the same command continues where it stopped\n")
     assert [cell["status"] for cell in cells().values()] == ["below", "not run", "not run", "quoted", "below"]
     begun = key(run_of("cross-entropy"))
     dry = json.loads(answer(f"{COMMAND} --dry-run --json", capsys))
@@ -302,7 +302,7 @@ def test_a_full_disk_stops_what_goes_on(folder, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         fill_disk(patch, "record.json", 2)
         assert main(shlex.split(f"{COMMAND} --seeds 1 --json")) == 2
-    cure = "free some, and the same command goes on where it stopped"
+    cure = "free some, and the same command continues where it stopped"
     assert capsys.readouterr().err == f"fasten: no space left on the disk; {cure}\n"
     answer(f"{COMMAND} --seeds 1", capsys)
 
@@ -347,7 +347,7 @@ def test_runs_side_by_side_have_one_bar_on_a_terminal():
             display.going(running, share)
             assert display.bar.tasks[0].percentage == pytest.approx(100 * share)
         display.made(Made(Run("digits"), None, "it diverged", 1, 2, 60.0))
-        assert display.bar.tasks[0].description == "1 run, 75% of all"  # the line of a run leaves it alone
+        assert display.bar.tasks[0].description == "1 run, 75% of all done"  # the line of a run leaves it alone
     assert display.bar is None
     assert "it diverged (1 of 2; about 60 s left)" in display.console.file.getvalue()
 
@@ -599,17 +599,20 @@ def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, cap
         ("reproduce small --seeds 0", ["--seeds", "from 1", "got 0"]),
         ("reproduce small --seeds few", ["--seeds", "'few'"]),
         ("reproduce small --seeds 1,1", ["--seeds names 1 twice"]),
-        ("reproduce small --jobs 0", ["--jobs", "from 1 on", "got 0"]),
+        ("reproduce small --jobs 0", ["--jobs", "1 or more", "got 0"]),
         ("reproduce small --jobs two", ["--jobs", "whole number"]),
         ("reproduce small --setting papr", ["unknown setting 'papr'", "did you mean 'paper'?"]),
         ("reproduce small --device banana", ["unknown device 'banana'"]),
         ("reproduce small --device cpu,cpu", ["several GPUs"]),
         ("reproduce small --only method", ["--only takes key=value", "'method'"]),
-        ("reproduce small --only metod=fasten", ["--only knows no 'metod'", "did you mean 'method'"]),
-        ("reproduce small --only zzz=fasten", ["--only knows no 'zzz'", "known: method, noise"]),
+        ("reproduce small --only metod=fasten", ["--only does not know 'metod'", "did you mean 'method'"]),
+        ("reproduce small --only zzz=fasten", ["--only does not know 'zzz'", "known: method, noise"]),
         ("reproduce small --only method=cross-entrpy", ["the method 'cross-entrpy'", "did you mean 'cross-entropy'"]),
         ("reproduce small --only noise=pair:0.4", ["the noise 'pair:0.4'", "symmetric:0.4"]),
-        ("reproduce small --only column=20% --only row=clean-only", ["nothing here is all of column=20%, row=clean"]),
+        (
+            "reproduce small --only column=20% --only row=clean-only",
+            ["nothing here matches all of column=20%, row=clean"],
+        ),
         ("reproduce small --records nowhere", ["--records takes folders", "nowhere"]),
         ("reproduce small --out file", ["file is a file", "--out"]),
         ("reproduce small --out file/deeper", ["file is a file"]),
@@ -721,7 +724,7 @@ def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
 def test_without_its_summary_a_folder_is_refused_and_its_runs_count_elsewhere(made, capsys, how):
     path = Path("out/reproduce.json")
     path.write_text("{") if how == "damaged" else path.unlink()
-    refuse(COMMAND, capsys, f"choose another --out, and --records {Path('out/runs')} for its finished runs to count")
+    refuse(COMMAND, capsys, f"choose another --out, and add --records {Path('out/runs')} to count its finished runs")
     answer(f"{COMMAND} --records out/runs --out anew", capsys)
     assert not Path("anew/runs").exists()
     assert cells(out=Path("anew"))["cross-entropy", "40%"]["n"] == 2

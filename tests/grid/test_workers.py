@@ -289,7 +289,7 @@ def test_a_daemon_that_does_not_start_is_done_without(monkeypatch, daemon):
     told = daemon(status=1)
     slots, said = slots_on(monkeypatch, ["cuda:0"], 2)
     assert slots == [Slot("cuda", {"CUDA_VISIBLE_DEVICES": "0", SHARED_GPU: "1"})] * 2
-    assert said == ["NVIDIA MPS could not be started: 2 runs share a GPU by turns"]
+    assert said == ["NVIDIA MPS could not be started: 2 runs take turns on a GPU"]
     assert told() == ["-d"]
 
 
@@ -320,7 +320,7 @@ def test_a_run_that_is_alone_does_not_count_as_sharing(monkeypatch, daemon):
     [
         ("banana", ["unknown device 'banana'"]),
         ("cuda:64", ["'cuda:64' is not there"]),
-        ("cpu,cpu", ["several GPUs with commas", "'cpu,cpu'"]),
+        ("cpu,cpu", ["several GPUs separated by commas", "'cpu,cpu'"]),
         ("cpu,", ["''"]),
     ],
 )

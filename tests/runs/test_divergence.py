@@ -69,7 +69,7 @@ def without_times(record):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_it_stops_with_the_epoch_the_rows_and_the_last_good_checkpoint(tmp_path, poisoned, value):
     poisoned(0.0, value)
-    with pytest.raises(ValueError, match="training diverged in epoch 1: update 3 of it, on the rows") as found:
+    with pytest.raises(ValueError, match="training diverged in epoch 1: update 3, on the rows") as found:
         train(RUN, tmp_path, EVERY_UPDATE)
     *_, event = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert event["event"] == "diverged"
@@ -87,7 +87,7 @@ def test_it_stops_with_the_epoch_the_rows_and_the_last_good_checkpoint(tmp_path,
 
 def test_it_is_found_at_the_end_of_an_epoch_where_no_checkpoint_is_due(tmp_path, poisoned):
     poisoned(0.0)
-    with pytest.raises(ValueError, match=r"epoch 1: update 3 .* is no checkpoint yet; `fasten resume .* rewind`"):
+    with pytest.raises(ValueError, match=r"epoch 1: update 3, .* is no checkpoint yet; `fasten resume .* rewind`"):
         train(RUN, tmp_path, replace(EVERY_UPDATE, checkpoint_every=None))
     assert not (tmp_path / "checkpoint").exists()
 

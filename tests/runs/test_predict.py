@@ -201,7 +201,7 @@ def test_images_of_any_size_and_colour_are_brought_to_the_runs(image_run, folder
     assert "bad.png" in summary["notes"][0]
     scores = answer(f"evaluate {image_run} classes", capsys)
     assert (scores["rows"], scores["test_accuracy"]) == (5, 1.0)
-    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "mend or remove")
+    refuse(f"predict {image_run} loose --max-bad 0 --out q.csv", capsys, "bad.png", "repair or remove")
 
 
 def test_scores_are_counted_by_the_names_of_classes(table_run, folder, capsys):
@@ -326,7 +326,7 @@ def test_new_rows_in_the_order_of_the_runs_are_not_taken_for_these(table_run, fo
     table.assign(**{f"f{number + 1}": x[rows, number] for number in range(4)}).to_csv("new.csv", index=False)
     found = answer("evaluate all/run new.csv", capsys)
     assert "300 of the 300 rows have no verified label" in found["notes"][0]  # none has a verdict on another row
-    assert "if they are these" in found["notes"][-1]
+    assert "if they are the same rows" in found["notes"][-1]
 
 
 def test_the_runs_file_with_a_row_less_is_said_to_have_been_trained_on(table_run, folder, capsys):
@@ -396,7 +396,9 @@ def test_a_file_that_is_no_prediction_is_not_replaced(table_run, folder, capsys)
     write_csv(folder / "new.csv", [["f1", "f2", "f3", "f4"], ["1", "2", "3", "4"]])
     write_csv(folder / "items.csv", [["id", "label"], ["a", "b"]])
     for out in ("new.csv", "items.csv"):
-        refuse(f"predict {table_run} new.csv --out {out}", capsys, f"{out} is already there, and holds no predictions")
+        refuse(
+            f"predict {table_run} new.csv --out {out}", capsys, f"{out} already exists and does not hold predictions"
+        )
     refuse(f"export {table_run} --format torch --out items.csv", capsys, "must end in .pt2")
     refuse(f"report {table_run} --out items.csv", capsys, "must end in .html")
     for options in ("", "--probabilities", ""):
@@ -405,7 +407,7 @@ def test_a_file_that_is_no_prediction_is_not_replaced(table_run, folder, capsys)
 
 def test_a_frozen_run_is_what_it_was_when_it_is_loaded_again(folder, capsys):
     trained = answer("train digits --set frozen=true --epochs 2 --no-references --device cpu --out run", capsys)
-    assert "frozen so" in trained["notes"][0]
+    assert "frozen in that state" in trained["notes"][0]
     found = answer("evaluate run digits --device cpu", capsys)
     assert found["test_accuracy"] == trained["result"]["test_accuracy"]
     assert trained["run"]["recipe"]["frozen"] is True

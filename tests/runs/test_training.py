@@ -266,7 +266,7 @@ def test_a_run_on_mostly_wrong_labels_names_another_method(tmp_path):
     recipe, quick = replace(DATASETS["digits"].recipe, epochs=5), Settings(device="cpu", clean_reference=False)
     for noise, says in (("symmetric:0.8", True), ("symmetric:0.2", False)):
         notes = train(Run("digits", noise, recipe=recipe), tmp_path / noise[-1], quick)["notes"]
-        assert any("--method dividemix-clean has done better" in note for note in notes) == says
+        assert any("--method dividemix-clean did better" in note for note in notes) == says
 
 
 def test_threads_start_from_the_weights_of_their_own_seeds(monkeypatch):
@@ -300,7 +300,7 @@ def test_the_demos_promise_over_five_seeds(tmp_path):
     assert ours > clean
     assert ours >= noisy + 0.15
     bad = train(Run("digits", "symmetric:0.8", recipe=recipe), tmp_path / "bad", settings)
-    (note,) = [note for note in bad["notes"] if "clean rows alone do better" in note]
+    (note,) = [note for note in bad["notes"] if "training on the clean rows alone does better" in note]
     assert "try --method dividemix-clean" in note
 
 

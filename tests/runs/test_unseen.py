@@ -86,7 +86,7 @@ def test_rows_of_rare_labels_keep_what_was_said_of_them():
     assert (after[:4] == 0.25).all()
     assert (after[4:] != 0.25).any(1).all()
     assert (before == 0.25).all(), "a copy is made"
-    assert "but for 4 rows of a label with fewer than 6 rows;" in said[0]
+    assert "except for 4 rows of a label with fewer than 6 rows;" in said[0]
 
 
 def test_where_all_labels_are_rare_nothing_is_trained_and_nothing_promised(monkeypatch):
@@ -96,7 +96,7 @@ def test_where_all_labels_are_rare_nothing_is_trained_and_nothing_promised(monke
     before, said = np.full((60, 20), 0.05, np.float32), []
     np.testing.assert_array_equal(unseen_probabilities(run_of(task), task, CPU, before, say=said.append), before)
     assert len(said) == 1
-    assert "may know wrong labels by heart; verify some rows" in said[0]
+    assert "may have memorised wrong labels; verify some rows" in said[0]
 
 
 @pytest.mark.parametrize(("rate_factor", "told"), [(1.0, 1 + FOLDS), (0.1, 1)])

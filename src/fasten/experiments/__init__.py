@@ -1,4 +1,4 @@
-"""The paper, table by table and figure by figure: a name for each, and what it consists of."""
+"""The paper's tables and figures: a name for each, and what it consists of."""
 
 from __future__ import annotations
 

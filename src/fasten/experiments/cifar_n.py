@@ -1,4 +1,4 @@
-"""Table 6 (appendix): accuracy on CIFAR-10N and CIFAR-100N, whose labels people gave."""
+"""Table 6 (appendix): accuracy on CIFAR-10N and CIFAR-100N, which were labelled by people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cifar_n(setting: Setting) -> Experiment:
         "Test accuracy (%) on CIFAR-N, labels given by people",
         "table",
         tuple(cells),
-        about="The paper does not say which label set of CIFAR-10N it took, nor whether it held out 5,000 images for "
-        "validation. Here: the worst labels, about 40% wrong, whose level fits best, and the split of table 1. One "
-        "number a cell, no intervals.",
+        about="The paper does not say which label set of CIFAR-10N it uses, nor whether it holds out 5,000 images for "
+        "validation. We use the worst labels, about 40% wrong, whose level fits best, and the split of table 1. The "
+        "paper gives one number per cell, without intervals.",
     )

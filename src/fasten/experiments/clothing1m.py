@@ -8,7 +8,7 @@ from fasten.experiments.paper import paper
 from fasten.experiments.runs import make_run
 from fasten.experiments.spec import Cell, Experiment, Setting
 
-# Of those that were run. L2RW: the rate falls after five epochs.
+# For the methods that the authors ran. L2RW's learning rate falls after five epochs.
 SCHEDULES: dict[str, tuple[str, ...]] = {"l2rw": ("epochs=10", "milestones=6"), "fasten-no-lc": (), "fasten": ()}
 WEIGHTS = "imagenet-resnet50.safetensors"  # what the network starts from; under --root
 
@@ -27,7 +27,7 @@ def clothing1m(setting: Setting) -> Experiment:
         "Test accuracy (%) on Clothing1M, labels from the web",
         "table",
         tuple(cells),
-        about="The authors ran L2RW and FasTEN, with and without correction; the other numbers are quoted, by them and "
-        f"here, and not run. The network starts from ImageNet's weights, {WEIGHTS} under --root. λ, ρ and weight decay "
-        "are not stated: those of CIFAR are taken. L2RW runs without momentum, as its recipe has it.",
+        about="The authors ran L2RW, and FasTEN with and without correction; they quote the other numbers, and so do "
+        f"we. The network starts from ImageNet weights, {WEIGHTS} under --root. The paper does not state λ, ρ and the "
+        "weight decay; we use those of CIFAR. L2RW runs without momentum, as in its recipe.",
     )

@@ -26,10 +26,10 @@ def convergence(setting: Setting) -> Experiment:
         "figure",
         curves=tuple(curves),
         about="The paper states neither data set, λ nor normalisation, and prints no numbers: compare the shapes, not "
-        "the heights. Here: CIFAR-10, symmetric 80%, λ = 0.5, and χ² = 1/N Σ (T̂ − T)² / T. Updates count from the "
-        "first that has a T̂, after GLC's first network and MLoC's warm-up; ours are means over ten updates at the "
-        "paper's scale, under the number of the last. The paper's FasTEN line is the median of 500 updates, from the "
-        "authors' poster.",
+        "the heights. We use CIFAR-10, symmetric 80%, λ = 0.5, and χ² = 1/N Σ (T̂ − T)² / T. Updates are counted from "
+        "the first that has a T̂, after GLC's first network and MLoC's warm-up. At the paper's scale, our values are "
+        "means over ten updates, shown at the last of them. The paper's FasTEN line is the median of 500 updates, from "
+        "the authors' poster.",
         x="update",
         y="χ²",
     )

@@ -1,4 +1,4 @@
-"""Figure 5 (appendix): what label correction is worth, by the level of the noise."""
+"""Figure 5 (appendix): what label correction gains, by the level of the noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def correction(setting: Setting) -> Experiment:
         "Effect of label correction by the level of symmetric noise",
         "figure",
         tuple(cells),
-        about="The paper's figure has no numbers. The same runs stand beside the paper's in table1 and oversampling.",
+        about="The paper's figure has no numbers. table1 and oversampling compare the same runs with the paper's.",
         x="symmetric noise (%)",
         y="test accuracy (%)",
     )

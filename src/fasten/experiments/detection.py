@@ -21,9 +21,9 @@ def detection(setting: Setting) -> Experiment:
         "Detection of wrong labels on CIFAR-10, symmetric 80%",
         "table",
         tuple(cells),
-        about="Suspect is a row whose given label the classifier finds improbable; in rows with `meta`, by what the "
-        "method itself says: L2RW's weights, Deep kNN's filter, MLaC's correction network at the selected epoch; "
-        "weights are those of a row's last visit. Chance gives an AUROC of 0.5 and an AUPRC of 0.72. The paper's text "
-        "also promises the weights of MW-Net and MSLC, its table does not have them. λ of FasTEN is not stated: 0.5 is "
-        "taken.",
+        about="A training row is suspect if the classifier finds its given label improbable. Table rows with `meta` "
+        "use what the method itself says instead: L2RW's weights, Deep kNN's filter, MLaC's correction network at the "
+        "selected epoch; the weights are from each training row's last visit. Chance gives an AUROC of 0.5 and an "
+        "AUPRC of 0.72. The paper's text also promises the weights of MW-Net and MSLC, but its table does not have "
+        "them. The paper does not state λ of FasTEN; we use 0.5.",
     )

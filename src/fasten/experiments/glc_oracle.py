@@ -8,12 +8,12 @@ from fasten.experiments.spec import Experiment, Setting
 
 
 def glc_oracle(setting: Setting) -> Experiment:
-    """What two heads are worth, where T is known and where it is not."""
+    """What two heads gain, with the true T and with an estimated one."""
     return Experiment(
         "glc-oracle",
         "Test accuracy (%) of GLC and FasTEN without label correction, with the true T and without",
         "table",
         method_table(setting, paper("glc-oracle")),
-        about="The paper has the true T for CIFAR-10 only. Its GLC rows are those of table 1, and have its intervals; "
+        about="The paper uses the true T for CIFAR-10 only. Its GLC rows are those of table 1, with its intervals; "
         f"its rows of FasTEN without correction are those of the table of oversampling. {LAMBDA_SEARCHED}",
     )

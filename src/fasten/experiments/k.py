@@ -11,7 +11,7 @@ CLASSES = 10  # of CIFAR-10
 
 
 def k_study(setting: Setting) -> Experiment:
-    """Batches of K rows of each of the ten classes, and as many noisy ones."""
+    """Batches of K clean rows of each of the ten classes, and as many noisy rows."""
     rows = paper("k")
     usual = {noise: repeated(number, "cifar10", noise, "fasten") for noise, number in rows["10"].items()}
     numbers = {"cifar10": ends(setting, rows | {"10": usual})}
@@ -25,8 +25,8 @@ def k_study(setting: Setting) -> Experiment:
         "table",
         noise_table(setting, numbers, runs, "K = {}".format),
         about="λ is 0.1 here, not the 0.5 of table 1: the row of K = 10 is that of the table of λ, intervals included. "
-        "The paper has as many noisy rows in a batch as clean ones, M = KN, and calls this its study of the batch "
-        "size: so is this table made. K = 2 is 20 + 20 images and five times the updates of K = 10, so that not K "
-        "alone is varied. In the authors' first code the two are set apart, so that the paper may have had 100 noisy "
-        "rows throughout.",
+        "In the paper a batch has as many noisy rows as clean ones, M = KN, and the paper calls this its study of the "
+        "batch size; our runs do the same. K = 2 means 20 + 20 images and five times the updates of K = 10, so K is "
+        "not the only thing that varies. In the authors' first code the two numbers are set separately, so the paper "
+        "may have used 100 noisy rows throughout.",
     )

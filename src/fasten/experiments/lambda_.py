@@ -10,7 +10,7 @@ from fasten.records import Run
 
 
 def lambda_study(setting: Setting) -> Experiment:
-    """FasTEN with six values of λ; under the heaviest noise also its variants, for which the paper searched."""
+    """FasTEN with six values of λ; under the heaviest noise also its variants, whose λ the paper searched for."""
     numbers = {data: ends(setting, rows) for data, rows in paper("lambda").items()}
 
     def runs(data: str, row: str, noise: str) -> list[Run]:
@@ -29,6 +29,6 @@ def lambda_study(setting: Setting) -> Experiment:
             *(variant(row, method) for row in numbers["cifar10"] for method in SEARCHED),
         ),
         about="λ is `noisy_weight` as in the authors' code, which averages the clean loss over 200 rows and the noisy "
-        "one over 100: its 0.5 is λ = 1 in the paper's formula, which sums. λ = 0.5 is FasTEN of table 1. The last "
-        "block is of its variants: of each seed's, other tables have the one that is best on the validation rows.",
+        "one over 100: its 0.5 is λ = 1 in the paper's formula, which sums. λ = 0.5 is the FasTEN of table 1. The last "
+        "block shows its variants: for each seed, other tables use the λ that is best on the validation rows.",
     )

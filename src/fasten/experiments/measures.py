@@ -1,4 +1,4 @@
-"""The numbers that the paper's tables hold, each as it is read from a record, and how near is near enough."""
+"""The numbers of the paper's tables: how each is read from a record, and how close to the paper's it must be."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fasten.experiments.spec import Measure
 from fasten.records import Record
 
 Reader = Callable[[Record], float | None]
-GIVEN_WRONG = "given label wrong"  # what the paper's column of incorrect rows was to have
+GIVEN_WRONG = "given label wrong"  # what the paper's column of incorrect rows was meant to show
 
 
 def reader(*path: str, scale: float = 1.0) -> Reader:
-    """What reads one number of a record; None where the run is not finished, or has no such number.
+    """A function that reads one number of a record; it gives None if the run has not finished or has no such number.
 
     >>> reader("result", "test_accuracy", scale=100)({"result": {"test_accuracy": 0.5}})
     50.0
@@ -29,7 +29,7 @@ def reader(*path: str, scale: float = 1.0) -> Reader:
 
 
 def corrected_share(record: Record) -> float | None:
-    """Percent of the noisy rows whose label is not the given one, after the selected epoch."""
+    """Percentage of the noisy rows whose label is not the given one, after the selected epoch."""
     if record["result"] is None:
         return None
     epoch = record["result"]["best_epoch"]
@@ -39,9 +39,9 @@ def corrected_share(record: Record) -> float | None:
 
 
 def _relabel(part: str, incorrect: str = "") -> dict[str, Measure]:
-    """By the names of the table's columns: of all noisy rows, of those that the paper calls incorrect, and of those
-    whose given label is wrong. The paper's are incorrect by labels that were drawn anew, which say nothing of what was
-    learnt: so all rows stand for them, unless `incorrect`, the end of another score's name, says otherwise."""
+    """By the names of the table's columns: for all noisy rows, for those that the paper calls incorrect, and for those
+    whose given label is wrong. The paper's are incorrect by labels that were drawn anew, which are unrelated to what
+    was learnt. So all rows stand for them, unless `incorrect`, the end of another score's name, says otherwise."""
     measures = {}
     rows = {"overall": "", "incorrect": incorrect, GIVEN_WRONG: "_wrong"}
     for name, end in rows.items():
@@ -60,11 +60,11 @@ def _detection(score: str) -> dict[str, Measure]:
 
 ACCURACY = Measure(reader("result", "test_accuracy", scale=100), "test accuracy (%)", step=0.5)
 CORRECTED_SHARE = Measure(corrected_share, "corrected labels (%)", digits=1)
-TIME_RATIO = Measure(lambda record: None, "time, FasTEN's being 1", share=0.05, lower_is_better=True)
+TIME_RATIO = Measure(lambda record: None, "time relative to FasTEN", share=0.05, lower_is_better=True)
 HOURS = Measure(lambda record: None, "hours", share=0.05, lower_is_better=True)
 
 RELABEL = _relabel("relabel")  # by the classifier
-RELABEL_META = {  # by a method's soft labels: MLaC makes them from a row's label, and would make others of a new one
+RELABEL_META = {  # by a method's soft labels; MLaC makes them from a row's label, so a new label would change them
     "mslc": _relabel("relabel_corrected"),
     "mlac": _relabel("relabel_corrected", "_wrong"),
 }

@@ -1,4 +1,4 @@
-"""Table 7 (appendix): is it only that clean rows are seen more often?"""
+"""Table 7 (appendix): does FasTEN gain only because clean rows are seen more often?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fasten.experiments.spec import Experiment, Setting
 
 
 def oversampling(setting: Setting) -> Experiment:
-    """FasTEN without correction against cross-entropy on the very same batches."""
+    """FasTEN without correction compared with cross-entropy on the same batches."""
     return Experiment(
         "oversampling",
         "Test accuracy (%): naive oversampling of the clean rows, and FasTEN without label correction",
         "table",
         method_table(setting, paper("oversampling")),
-        about=f"{LAMBDA_SEARCHED} One number a cell, no intervals.",
+        about=f"{LAMBDA_SEARCHED} The paper gives one number per cell, without intervals.",
     )

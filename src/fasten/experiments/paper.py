@@ -1,7 +1,7 @@
 """The paper's numbers: those of its tables, and those that can be read off its figures.
 
 Kye, Choi, Yi, Chang: Learning with Noisy Labels by Efficient Transition Matrix Estimation to Combat Label
-Miscorrection, ECCV 2022. Accuracies are percent but for those of `relabel`, which are fractions; `ci95` is half the
+Miscorrection, ECCV 2022. Accuracies are in percent, except those of `relabel`, which are fractions; `ci95` is half the
 width of the interval over five runs. The figures' numbers come from the vector plots of the authors' poster.
 """
 
@@ -29,14 +29,14 @@ def paper(name: str) -> Any:
 
 
 def pair(number: Any) -> tuple[float | None, float | None]:
-    """A number and its interval, None for what the paper does not have."""
+    """A number and its interval; None for what the paper does not have."""
     return (number["mean"], number["ci95"]) if isinstance(number, dict) else (number, None)
 
 
 def repeated(number: Any, data: str, noise: str, method: str) -> Any:
-    """A number that repeats one of table 1 has its interval too; so has FasTEN's at λ = 0.1, of the table of λ.
+    """The number with its interval, if it repeats one of table 1, or for FasTEN at λ = 0.1 one of the table of λ.
 
-    Only for numbers of the same setting: others may be equal by chance.
+    Use this only for numbers of the same setting: others may be equal by chance.
 
     >>> repeated(77.88, "cifar10", "sym80", "fasten"), repeated(71.25, "cifar10", "sym80", "fasten-no-lc")
     ({'mean': 77.88, 'ci95': 1.09}, 71.25)

@@ -1,4 +1,4 @@
-"""Table 4: how well the labels of the noisy rows are found again."""
+"""Table 4: how well the true labels of the noisy rows are recovered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def relabel(setting: Setting) -> Experiment:
         "Label correction on CIFAR-10, symmetric 80%: the noisy rows against their true labels",
         "table",
         tuple(cells),
-        about="Accuracies are fractions of the noisy rows, by the classifier of the selected epoch. Rows with `meta` "
-        "are of the method's own soft labels, as in the paper: MLaC's of the selected epoch, from its correction "
-        "network, and MSLC's as the last epoch left them. The paper's incorrect rows cannot be those with a wrong "
-        "label: MSLC's soft labels are right for 0.2821 of all rows, the share of right given labels, and for 0.2836 "
-        "of the incorrect ones; a classifier's two accuracies differ by 0.0014 at most, as by chance. They must be "
-        "incorrect by labels that no run was trained on, as if drawn anew, and of such rows the same is expected as of "
-        f"all: so that column is held against ours of all rows. `{GIVEN_WRONG}` is what it was to be, ours alone. "
-        "MLaC's soft labels are made from a row's label; these are compared on rows whose given label is wrong. λ of "
-        f"FasTEN is not stated: 0.5 is taken. {LAMBDA_SEARCHED}",
+        about="Accuracies are fractions of the noisy rows, for the classifier of the selected epoch. Table rows with "
+        "`meta` show the method's own soft labels, as in the paper: MLaC's are from its correction network at the "
+        "selected epoch, MSLC's are those after the last epoch. The paper's incorrect rows cannot be those with a "
+        "wrong label: MSLC's soft labels are right for 0.2821 of all rows, the share of right given labels, and for "
+        "0.2836 of the incorrect ones; a classifier's two accuracies differ by 0.0014 at most, as by chance. They must "
+        "be incorrect by labels that no run was trained on, as if drawn anew. Such rows should give the same as all "
+        f"rows, so we compare that column with ours for all rows. `{GIVEN_WRONG}` is what it was meant to show; only "
+        "we have it. MLaC's soft labels are made from a row's label, so they are compared on rows whose given label is "
+        f"wrong. The paper does not state λ of FasTEN; we use 0.5. {LAMBDA_SEARCHED}",
     )

@@ -1,4 +1,4 @@
-"""Figure 3a: what happens to a method where corrected labels are spoiled again."""
+"""Figure 3a: what happens to a method if corrected labels are perturbed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def robustness(setting: Setting) -> Experiment:
         if isinstance(found, list):
             known = dict(zip(shares, found, strict=True))
             cells += [_point(setting, row, share, known[share]) for share in setting.some(shares)]
-        else:  # without correction there is nothing to perturb: a level line
+        else:  # without correction there is nothing to perturb: a horizontal line
             cells += [_point(setting, row, share, found, perturb=False) for share in (shares[0], shares[-1])]
     return Experiment(
         "robustness",
         "Robustness to miscorrection on CIFAR-10, symmetric 80%",
         "figure",
         tuple(cells),
-        about="A share of the corrected labels is replaced by uniformly drawn classes, for FasTEN of those that differ "
-        "from the given ones; w/o LC: the same method without label correction, a level line (the paper has none for "
-        "MLaC). FasTEN has λ = 0.1 here: at 0% the paper plots the number of its table of λ, and those of table 1 for "
-        "the others, whose intervals are taken. Without correction it plots 71.25, where its tables have 74.19; λ = "
-        "0.1 is taken there too.",
+        about="A share of the corrected labels is replaced by classes drawn uniformly; for FasTEN, a share of those "
+        "that differ from the given ones. `w/o LC` is the same method without label correction, a horizontal line (the "
+        "paper has none for MLaC). FasTEN uses λ = 0.1 here: at 0% the paper plots the number of its table of λ, and "
+        "for the other methods those of table 1; we use the intervals given there. Without correction it plots 71.25, "
+        "where its tables have 74.19; we use λ = 0.1 there too.",
         x="corrected labels perturbed (%)",
         y="test accuracy (%)",
     )

@@ -20,13 +20,13 @@ NOISES = {
     "asym20": "asymmetric:0.2",
     "asym40": "asymmetric:0.4",
 }
-HARSHEST = "sym80"  # what most of the paper's analysis is made on
+HARSHEST = "sym80"  # the noise of most of the paper's analysis
 ABLATION = "noisy_weight=0.1"  # λ of the paper's studies of K, clean-set size and robustness, as their numbers show
 SEARCHED = ("fasten-no-lc", "fasten-oracle")  # λ of these is not stated, only that it was searched for
 LAMBDA_SEARCHED = (
-    "λ of FasTEN without correction is not stated; the paper says that it searched for the best of six in all of its "
-    "experiments. So does this table: of a seed's six runs, as far as they were made, the one counts that is best on "
-    "the validation rows. The table of λ has each of those on CIFAR-10 at symmetric 80%."
+    "The paper does not state λ of FasTEN without correction, but says that all its experiments search for the best of "
+    "six values. So does this table: for each seed, it uses the run that is best on the validation rows, among those "
+    "of the six that were made. The table of λ shows each of them on CIFAR-10 at symmetric 80%."
 )
 DATA_NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cifar10n": "CIFAR-10N", "cifar100n": "CIFAR-100N"}
 
@@ -34,12 +34,12 @@ Numbers = Mapping[str, Mapping[str, Any]]  # row -> noise -> the paper's number
 
 
 def noises(setting: Setting) -> list[str]:
-    """All six; in a miniature only the one that other tables need too."""
+    """All six noises; in a miniature only the one that other tables need too."""
     return [HARSHEST] if setting.few else list(NOISES)
 
 
 def noise_name(noise: str) -> str:
-    """As a column says it.
+    """A noise as it is written in a table.
 
     >>> noise_name("asym40")
     'asymmetric 40%'
@@ -57,9 +57,9 @@ def make_run(
     settings: Iterable[str] = (),
     clean: int | None = None,
 ) -> Run:
-    """A run of the paper's, on what stands for its data; equal runs of different tables come out equal.
+    """A run of the paper, on the data that stand for the paper's; the same run in two tables gives equal objects.
 
-    Data with labels that people gave keep those, whatever the noise.
+    Data that were labelled by people keep those labels, whatever the noise.
     """
     name = setting.data[data]
     dataset = find_dataset(name)
@@ -76,7 +76,7 @@ def make_run(
 
 
 def search(setting: Setting, data: str, method: str, noise: str = HARSHEST) -> tuple[Run, ...]:
-    """Where the paper searched for λ: the usual run, then those with its other λ; elsewhere the usual run alone."""
+    """The usual run; if the paper searched for λ, also those with its other values of λ."""
     weights = setting.some(list(paper("lambda")["cifar10"])) if method in SEARCHED else []
     made = [make_run(setting, data, method, noise=noise, settings=[f"noisy_weight={weight}"]) for weight in weights]
     usual = make_run(setting, data, method, noise=noise)
@@ -89,7 +89,7 @@ def noise_table(
     runs_of: Callable[[str, str, str], Sequence[Run]],
     name: Callable[[str], str] = str,
 ) -> tuple[Cell, ...]:
-    """Accuracies by data set, row and noise, of which `runs_of` makes the runs; `name` is what a row is called."""
+    """Accuracies by data set, row and noise; `runs_of` makes the runs of a cell, `name` gives the name of a row."""
     cells = []
     for data, rows in numbers.items():
         for row, found in rows.items():
@@ -110,6 +110,6 @@ def method_table(setting: Setting, numbers: Mapping[str, Numbers]) -> tuple[Cell
 
 
 def ends(setting: Setting, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """All rows of a series, or in a miniature its first and last."""
+    """All rows of a series; in a miniature, its first and last."""
     kept: Sequence[str] = setting.some(list(rows))
     return {row: rows[row] for row in kept}

@@ -12,15 +12,15 @@ from typing import Any, Literal
 from fasten.records import Record, Run
 
 Status = Literal["reproduced", "better", "below", "quoted", "running", "not run", "ours"]  # ours: not in the paper
-ROUNDING = 1e-9  # of sums of decimals: a mean that lies on the edge is reproduced
+ROUNDING = 1e-9  # error of decimal sums; a mean on the edge counts as reproduced
 
 
 @dataclass(frozen=True)
 class Measure:
-    """From a record to a number, and how far it may be from the paper's: by a step, or by a share of it."""
+    """How a number is read from a record, and how far it may be from the paper's: by a step, or by a share of it."""
 
     of: Callable[[Record], float | None]
-    name: str  # as a header says it
+    name: str  # as in a table's header
     step: float = 0.0
     share: float = 0.0
     lower_is_better: bool = False
@@ -42,14 +42,14 @@ class Cell:
     run: Run | None = None  # seed 0 stands for every seed; None: quoted, or not made from a run
     panel: str = ""  # a table in several blocks: CIFAR-10, CIFAR-100
     source: str = ""  # who is quoted
-    x: float | None = None  # in a figure; the paper's, where a bench cell of the same panel and row has ours
+    x: float | None = None  # in a figure; the paper's, if a bench cell of the same panel and row has ours
     bench: bool = False  # not from a run but from `run_ratios` of `fasten bench --json`, by row
-    rivals: tuple[Run, ...] = ()  # a search: of a seed's runs, with these, the best on its validation rows counts
+    rivals: tuple[Run, ...] = ()  # of a search: for each seed, only the run that is best on its validation rows counts
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a figure that one run gives whole: a value per epoch, or per update."""
+    """A line of a figure that comes from one run: a value per epoch, or per update."""
 
     row: str
     run: Run
@@ -80,7 +80,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Setting:
-    """What stands for the paper's data, and how long to train: the paper's own, or a miniature of it."""
+    """The data to use for the paper's, and how long to train: as in the paper, or a miniature of it."""
 
     data: Mapping[str, str]  # cifar10 -> what is trained on in its place
     epochs: int | None = None  # None: each method's own
@@ -92,7 +92,7 @@ class Setting:
 
 
 def key(run: Run) -> str:
-    """A name for a run's folder: readable, and different for different runs, wherever the weights they start from lie.
+    """A name for a run's folder: readable, different for different runs, independent of where its weights are stored.
 
     >>> from fasten.contract import Recipe
     >>> key(Run("digits", "symmetric:0.4", recipe=Recipe(epochs=2), seed=1))
@@ -107,7 +107,7 @@ def key(run: Run) -> str:
 
 
 def status(mean: float | None, cell: Cell) -> Status:
-    """Against the paper's number, its interval and the measure's tolerance; our own interval has no say.
+    """Compare a mean with the paper's number, its interval and the measure's tolerance; our own interval is not used.
 
     >>> accuracy = Measure(lambda record: None, "accuracy", step=0.5)
     >>> [status(m, Cell("fasten", "sym80", accuracy, 79.5, 0.8, Run("cifar10"))) for m in (78.1, 79.0, 81.0, None)]

@@ -34,25 +34,27 @@ def t_diagonal(setting: Setting) -> Experiment:
         "Mean of T's diagonal on CIFAR-10, FasTEN: the labels in use, and the estimate",
         "figure",
         curves=tuple(curves),
-        about="True: the labels that an epoch trains on, corrected ones included, counted against the hidden truth; in "
-        "the first those given, as in the paper. Estimated: T̂, the mean over the updates of an epoch. The paper "
-        "prints no numbers; its lines are read off the authors' poster, the same on either side. λ is not stated: here "
-        "are 0.5, as in table 1, and 0.1, as in other studies of the paper.",
+        about="True: counted from the labels that an epoch trains on, corrected ones included, and the true labels. "
+        "The first epoch trains on the given labels, as in the paper. Estimated: T̂, the mean over the updates of an "
+        "epoch. The paper prints no numbers; its lines are read off the authors' poster, and are the same for both "
+        "values of λ. The paper does not state λ: we show 0.5, as in table 1, and 0.1, as in other studies of the "
+        "paper.",
         x="epoch",
         y="mean of the diagonal",
     )
 
 
 def estimates(record: Record) -> Points:
-    """Of T̂, the mean over the updates of an epoch; epochs without one are left out."""
+    """The diagonal of T̂, the mean over the updates of an epoch; epochs without a T̂ are left out."""
     return tuple((row["epoch"], row["t_diagonal"]) for row in record["epochs"] if row.get("t_diagonal") is not None)
 
 
 def labels_in_use(record: Record) -> Points:
-    """Of the labels that an epoch trains on: those given (classes are equally large) or those that the last one left.
+    """The diagonal of the true T of the labels that each epoch trains on: the given ones, then those of the last epoch.
 
-    A record has them as they are at an epoch's end. A row comes once in an epoch, so that its new label counts from the
-    next one on; the paper's lines, too, begin with the labels as given.
+    With the given labels it is 1 − the noise rate, since the classes are equally large. A record has the values at the
+    end of an epoch. A row comes once in an epoch, so its new label counts from the next one on; the paper's lines, too,
+    begin with the given labels.
     """
     rate, rows = record["data"]["noise_rate"], record["epochs"]
     left = [None if rate is None else 1 - rate, *(row.get("t_diagonal_true") for row in rows)]

@@ -15,6 +15,6 @@ def table1(setting: Setting) -> Experiment:
         "table",
         method_table(setting, paper("table1")),
         about="The FasTEN rows have λ = 0.5, as the table of λ shows. Symmetric noise may draw the true class again: "
-        "at 80% on CIFAR-10, 72% of the labels are wrong. The baselines' code was not published; their lengths and "
-        "rates are those of the paper's appendix.",
+        "at 80% on CIFAR-10, 72% of the labels are wrong. The baselines' code was not published; their numbers of "
+        "epochs and learning rates are those of the paper's appendix.",
     )

@@ -21,9 +21,9 @@ def threshold(setting: Setting) -> Experiment:
         "Corrected labels and accuracy of FasTEN by the threshold ρ, CIFAR-10, symmetric 80%",
         "figure",
         tuple(cells),
-        about="The paper's figure has no numbers, and its values of ρ and λ are not stated: λ = 0.5 is taken. "
-        "Corrected are the labels that are not the given ones, after the selected epoch; where the classifier is sure "
-        "of the given label, nothing changes, so that the share stays below 100% even if ρ lets every row through.",
+        about="The paper's figure has no numbers, and its values of ρ and λ are not stated; we use λ = 0.5. "
+        "A label counts as corrected if it is not the given one after the selected epoch. If the classifier is sure "
+        "of the given label, nothing changes, so the share stays below 100% even if ρ lets every row through.",
         x="threshold ρ",
         y="% of rows",
     )

@@ -10,7 +10,7 @@ from fasten.experiments.training_time import RATIO
 
 
 def time_accuracy(setting: Setting) -> Experiment:
-    """A point for each method: its time as a bench tells it, and its accuracy."""
+    """A point for each method: its time from a bench, and its accuracy."""
     cells: list[Cell] = []
     for panel in paper("time-accuracy"):
         data, noise = panel.split("/")
@@ -21,11 +21,11 @@ def time_accuracy(setting: Setting) -> Experiment:
         "Test accuracy (%) against the time of a whole run",
         "figure",
         tuple(cells),
-        about="Time is a ratio, FasTEN's being 1: the paper's from its hours on an RTX 2080 Ti, ours from `fasten "
-        "bench --json`. The paper's panels all have the hours of CIFAR-10, symmetric 80%, and so do ours: a ratio "
+        about="Time is relative to FasTEN: the paper's from its hours on an RTX 2080 Ti, ours from `fasten "
+        "bench --json`. All panels of the paper use the hours of CIFAR-10, symmetric 80%, and so do ours: each ratio "
         "counts four times among the cells. For CIFAR-10, symmetric 20%, the paper plots L2RW at 86.26, where its "
-        "table 1 has 88.26; here as plotted.",
-        x="time of a run, FasTEN's being 1",
+        "table 1 has 88.26; we show it as plotted.",
+        x="time of a run, relative to FasTEN",
         y="test accuracy (%)",
     )
 

@@ -1,1 +1,1 @@
-"""Many runs: side by side, on a cluster; compared with each other and with the paper's."""
+"""Many runs: in parallel, on a cluster; compared with each other and with the paper's."""

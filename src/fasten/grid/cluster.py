@@ -1,7 +1,7 @@
-"""Runs over the machines of a Ray cluster, each with a share of a GPU; one whose worker is lost is run again.
+"""Runs on the machines of a Ray cluster, each with a share of a GPU; a run whose worker is lost is run again.
 
 A worker that sees the folder of the command, on a shared disk or on the same machine, works in it: a run that was lost
-goes on from its checkpoint. One that does not see it works in a folder of its own, and sends its smaller files back.
+continues from its checkpoint. Any other worker works in a folder of its own, and sends its smaller files back.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fasten.runs.training import Settings
 from fasten.sentences import sentence
 from fasten.signals import stopped_by_signals
 
-LOCAL = "local"  # an address: a cluster of this machine, for as long as the command runs
+LOCAL = "local"  # an address: a cluster on this machine, for as long as the command runs
 TRIES = 4  # of a run whose worker is lost
-SMALL = 16 * 2**20  # bytes of a file that is sent back
+SMALL = 16 * 2**20  # bytes; a larger file is not sent back
 POLL_SECONDS = 1.0
 
 Say = Callable[[str], None]
@@ -36,14 +36,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Cluster:
-    """Which one, and how much of a GPU a run gets; None: a whole one, where there are any."""
+    """Which cluster, and how much of a GPU a run gets; None: a whole one, if there are any."""
 
     address: str
     gpus_per_run: float | None = None
 
 
 def read_cluster(address: str | None, gpus_per_run: float | None, jobs: int | None = None) -> Cluster | None:
-    """As the command line gives it; None: this machine."""
+    """The cluster that the command line names; None: this machine."""
     if address is None:
         if gpus_per_run is not None:
             raise ValueError("--gpus-per-run is for --ray; leave it out, or name a cluster with --ray")
@@ -56,11 +56,11 @@ def read_cluster(address: str | None, gpus_per_run: float | None, jobs: int | No
 
 @contextmanager
 def room_on_ray(cluster: Cluster, device: str, out: Path, say: Say = lambda text: None) -> Iterator[Work]:
-    """A cluster's workers for the runs whose folders lie in `out`."""
+    """A cluster's workers for the runs whose folders are in `out`."""
     if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"--ray chooses the GPU itself, so that --device takes auto, cpu or cuda, got {device!r}")
+        raise ValueError(f"--ray chooses the GPU itself, so --device takes auto, cpu or cuda, got {device!r}")
     ray = _connect(cluster.address)
-    mark = out.absolute() / f".{uuid.uuid4().hex}.tmp"  # who sees this sees the folder
+    mark = out.absolute() / f".{uuid.uuid4().hex}.tmp"  # a worker that sees this file sees the folder
     try:
         gpus = _gpus(ray, cluster, device)
         write_bytes(mark, b"")
@@ -72,7 +72,7 @@ def room_on_ray(cluster: Cluster, device: str, out: Path, say: Say = lambda text
 
 
 def _find_ray() -> Any:
-    """The package, which few have."""
+    """The package, which is optional."""
     try:
         return importlib.import_module("ray")
     except ImportError:
@@ -92,19 +92,19 @@ def _connect(address: str) -> Any:
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise ValueError(
             f"no Ray cluster can be used at {address} ({sentence(error)}); `ray start --head` starts one, and `--ray "
-            f"{LOCAL}` one for this command alone"
+            f"{LOCAL}` starts one for this command alone"
         ) from None
     return ray
 
 
 def _gpus(ray: Any, cluster: Cluster, device: str) -> float:
-    """Of each run."""
+    """How many GPUs each run gets."""
     there = float(ray.cluster_resources().get("GPU", 0))
     wanted = cluster.gpus_per_run if cluster.gpus_per_run is not None else float(there > 0)
     if device == "cpu":
         return 0.0
     if there < wanted or (device == "cuda" and not wanted):
-        raise ValueError(f"a run would take {wanted:g} GPUs, and the cluster has {there:g}; try --device cpu")
+        raise ValueError(f"a run needs {wanted:g} GPUs, and the cluster has {there:g}; try --device cpu")
     return wanted
 
 
@@ -138,11 +138,11 @@ class _Remote:
         return self.remote.remote(job.to_json(), self.device, os.fspath(self.mark), os.getcwd())
 
     def _answer(self, reference: Any, job: Job, tries: int) -> dict[str, Any] | None:
-        """What the worker says; None where it is lost and there is another try."""
+        """What the worker answers; None if it was lost and the run is tried again."""
         errors = self.ray.exceptions
         try:
             return dict(self.ray.get(reference))
-        except errors.RayTaskError as error:  # a fault of ours
+        except errors.RayTaskError as error:  # a bug of ours
             return {"error": sentence(error).rpartition("Error: ")[2]}
         except errors.RayError as error:
             reason = f"its worker was lost ({type(error).__name__})"
@@ -152,7 +152,7 @@ class _Remote:
             return None
 
     def _take(self, job: Job, answer: dict[str, Any]) -> str | None:
-        """Write what was sent back, the record last: it says that all else is there."""
+        """Write what was sent back, the record last: it shows that everything else is there."""
         files: dict[str, bytes] = answer.get("files", {})
         for name in sorted(files, key=lambda name: name == "record.json"):
             job.folder.mkdir(parents=True, exist_ok=True)
@@ -164,10 +164,10 @@ class _Remote:
 
 
 def carry_out_there(values: dict[str, Any], device: str, mark: str, here: str) -> dict[str, Any]:
-    """In a worker: a run, in the command's own folder if it is there, else in one of ours whose files are sent back."""
+    """Carry out a run in a worker: in the command's folder if it is there, else in our own, and send its files back."""
     job, shared = Job.from_json(values), Path(mark).exists()
     if os.path.isdir(here):
-        os.chdir(here)  # names of files are meant from there
+        os.chdir(here)  # file names are relative to it
     if not shared:
         job = replace(job, folder=_own_folder(Path(mark)) / job.folder.name)
     settings = Settings(Place(job.root, label_set=job.label_set), device, clean_reference=False)
@@ -178,13 +178,13 @@ def carry_out_there(values: dict[str, Any], device: str, mark: str, here: str) -
     if shared or error:
         return {"error": error}
     found = _sent_back(job.folder)
-    # What is not sent back stays; the rest would fill the disk, and nobody knows of it.
+    # What is not sent back stays; the rest would fill the disk without anybody knowing.
     shutil.rmtree(job.folder / "checkpoint" if found["left"] else job.folder, ignore_errors=True)
     return {"error": None, "host": socket.gethostname(), "folder": os.fspath(job.folder), **found}
 
 
 def _own_folder(mark: Path) -> Path:
-    """The same for every try of one command on one machine."""
+    """A worker's own folder: the same for every try of one command on one machine."""
     return Path(tempfile.gettempdir()) / f"fasten-ray-{mark.stem.strip('.')}"
 
 

@@ -1,7 +1,7 @@
-"""Methods against each other on the same data: runs in one folder -> one table, with intervals and paired tests.
+"""Compare methods on the same data: runs in one folder -> one table, with intervals and paired tests.
 
-A run is what `train` makes of it, in a folder of its own. What lies in the folders is what is known: the same command
-goes on where it stopped, and one with more methods or seeds adds to what is there.
+Each run has a folder of its own, as `train` writes it. All that is known is in these folders: the same command
+continues where it stopped, and one with more methods or seeds adds to what is there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fasten.runs.folders import check_folder, check_no_file
 from fasten.runs.training import Settings
 from fasten.suggest import nearest
 
-MOST_SEEDS = 1000  # a larger number is a seed, and not how many
+MOST_SEEDS = 1000  # a larger number is taken for a seed, not for how many
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ Done = Callable[[RunOutcome, int, int, bool], None]  # a run, its number, the nu
 
 
 def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
-    """The comparison, after every check that takes no training; nothing is written."""
+    """The comparison, after every check that needs no training; nothing is written."""
     asked = request
     if is_own(request.dataset):
         asked = replace(request, dataset=_written(request.dataset))
@@ -71,11 +71,11 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
     recorded = [record_in(out / folder_name(run)) for run in comparison.runs]
     missing = {run.method for run, record in zip(comparison.runs, recorded, strict=True) if record is None}
     for run in comparison.runs[: len(names)]:
-        if run.method in missing:  # what a method cannot do is said before the first run
+        if run.method in missing:  # a method that cannot run is reported before the first run
             method = build_method(run, load(run.seed))
             check_plan(method, plan_of(method, run.recipe), load(run.seed))
     first = next(filter(None, recorded), None)
-    if first is not None and (missing or request != asked):  # runs on other rows are not those that are there
+    if first is not None and (missing or request != asked):  # new runs must have the same rows as those that are there
         check_same(first, load(first["run"]["seed"]), request.dataset)
     return comparison
 
@@ -87,7 +87,7 @@ def _written(path: str) -> str:
 
 
 def _as_before(request: Request, out: Path) -> Request:
-    """With the paths of the comparison in the folder, where these lead to the same files: runs are known by them."""
+    """The request with the paths of the comparison in the folder, if they lead to the same files: runs go by paths."""
     if not (out / "compare.json").exists():
         return request
     before = _read(out)["comparison"]
@@ -97,7 +97,7 @@ def _as_before(request: Request, out: Path) -> Request:
 
 
 def _one_place(there: Any, here: Any) -> Any:
-    """A path as it was written before, if it leads to where it leads now; else what is written now."""
+    """A path as it was written before, if both lead to the same place; otherwise as it is written now."""
     if not isinstance(there, str) or not isinstance(here, str) or not is_own(there):
         return here
     return there if os.path.realpath(there) == os.path.realpath(here) else here
@@ -120,7 +120,7 @@ def compare(
     done: Done = lambda *run: None,
     cluster: Cluster | None = None,
 ) -> Summary:
-    """Carry out the runs that are missing or unfinished; the tables are written anew after each."""
+    """Carry out the runs that are missing or unfinished; the tables are rewritten after each."""
     out.mkdir(parents=True, exist_ok=True)
     with alone_in(out):
         sweep(out)
@@ -168,7 +168,7 @@ def _outcome(run: Run, record: Record | None, error: str | None = None) -> RunOu
 
 
 def read_seeds(text: str) -> list[int]:
-    """A number of seeds, or the seeds themselves with commas between them.
+    """Read a number of seeds, or the seeds themselves, separated by commas.
 
     >>> read_seeds("3"), read_seeds("5,6"), read_seeds("5,")
     ([0, 1, 2], [5, 6], [5])
@@ -176,23 +176,23 @@ def read_seeds(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     several = len(parts) > 1
     if not all(part.isdecimal() or (several and not part) for part in parts) or not any(parts):
-        raise ValueError(f"--seeds takes a number of seeds, or seeds with commas between them, got {text!r}")
+        raise ValueError(f"--seeds takes a number of seeds, or seeds separated by commas, got {text!r}")
     numbers = [int(part) for part in parts if part]
     if several:
         return _once("--seeds", numbers)
     if not 1 <= numbers[0] <= MOST_SEEDS:
-        cure = f"the seed {numbers[0]} itself is written with a comma behind it, --seeds {numbers[0]},"
+        cure = f"the seed {numbers[0]} itself is written with a comma after it: --seeds {numbers[0]},"
         raise ValueError(f"--seeds takes a number of seeds from 1 to {MOST_SEEDS}, got {numbers[0]}; {cure}")
     return list(range(numbers[0]))
 
 
 def read_methods(text: str) -> list[str]:
-    """`all`, or known names with commas between them."""
+    """Read `all`, or known names separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if text == "all":
         return list(METHODS)
     if not names:
-        raise ValueError(f"--methods takes names with commas between them, got {text!r}; `fasten methods` lists them")
+        raise ValueError(f"--methods takes names separated by commas, got {text!r}; `fasten methods` lists them")
     for name in names:
         find_method(name)
     return _once("--methods", names)
@@ -206,7 +206,7 @@ def _once(flag: str, values: list[Any]) -> list[Any]:
 
 
 def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """`key=value` of the recipe, for all methods, and `METHOD.key=value`, for one.
+    """Split settings into `key=value` of the recipe, for all methods, and `METHOD.key=value`, for one.
 
     >>> divide_settings(["rate=0.1", "fasten.threshold=0.9"], ["fasten", "cross-entropy"])
     (['rate=0.1'], {'fasten': ['threshold=0.9'], 'cross-entropy': []})
@@ -224,7 +224,7 @@ def divide_settings(settings: Sequence[str], methods: Sequence[str]) -> tuple[li
             continue
         find_method(method)
         if method not in own:
-            raise ValueError(f"{key} is set, and {method} is not compared; add it to --methods or leave {key} out")
+            raise ValueError(f"{key} is set, but {method} is not compared; add it to --methods or leave {key} out")
         own[method].append(f"{option}={value}")
     return shared, own
 
@@ -251,7 +251,7 @@ def _allows(task: Task, entry: Entry) -> bool:
 
 
 def check_out(comparison: Comparison, out: Path) -> None:
-    """Refuse a folder that holds something else, or the same with other settings."""
+    """Refuse a folder that holds something else, or a comparison with other settings."""
     check_no_file(out, "a new folder, or that of a comparison")
     if is_empty(out):
         return

@@ -1,7 +1,7 @@
-"""Tables and figures of the paper from runs: what is wanted, what is recorded, the rest is run, all is written.
+"""Make tables and figures of the paper from runs: carry out those that are not recorded yet, then write everything.
 
-A run is what `train` makes of it, in a folder of its own. What lies in the folders is what is known: the same command
-goes on where it stopped, and tables that share a run share its folder.
+Each run has a folder of its own, as `train` writes it. All that is known is in these folders: the same command
+continues where it stopped, and tables that share a run share its folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fasten.runs.beginnings import record_in
 from fasten.runs.training import Settings
 from fasten.sentences import sentence
 
-LOGS = "logs"  # of runs side by side that failed
+LOGS = "logs"  # of parallel runs that failed
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -42,7 +42,7 @@ WRITERS: dict[str, Callable[[Outcome], str]] = {
 
 @dataclass(frozen=True)
 class How:
-    """Where the data are, on what to run, and how many runs at a time."""
+    """Where the data are, which devices to use, and how many runs at a time."""
 
     place: Place
     device: str = "auto"
@@ -50,7 +50,7 @@ class How:
     ray: Cluster | None = None  # in place of this machine
 
     def room(self, runs: int, settings: Settings, out: Path, watch: Watch) -> AbstractContextManager[Work]:
-        """For so many runs."""
+        """Workers for this many runs."""
         if self.ray is not None:
             return room_on_ray(self.ray, self.device, out, settings.say)
         return room_here(self.device, self.jobs, runs, settings, out / LOGS, watch)
@@ -58,21 +58,21 @@ class How:
 
 @dataclass(frozen=True)
 class Made:
-    """A run that has just ended, for whoever watches."""
+    """A run that has just ended, for the display."""
 
     run: Run
     result: Mapping[str, Any] | None
     error: str | None
     number: int
     total: int
-    seconds_left: float | None  # None: nothing was done yet to tell it by
+    seconds_left: float | None  # None: nothing was done yet to estimate it from
 
 
-Going = Callable[[int, float], None]  # so many runs side by side, so much of all is done
+Going = Callable[[int, float], None]  # how many runs are in progress, and what share of all is done
 
 
 def bench_of(out: Path) -> dict[str, Any]:
-    """The user's own measurement, if it lies in the folder, else the one that comes with the package."""
+    """The user's own measurement if it is in the folder, otherwise the one that comes with the package."""
     if not (out / BENCH).exists():
         return measured().bench()
     try:
@@ -82,11 +82,11 @@ def bench_of(out: Path) -> dict[str, Any]:
             raise ValueError("a ratio of times is a positive number")
         return {"device": str(found["device"]), "run_ratios": ratios}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove it or make it anew") from None
+        raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove or replace it") from None
 
 
 class Pace:
-    """How far runs have come, and how long the rest takes: by measured speed, corrected by how fast they go."""
+    """How far runs have come, and how long the rest takes: from measured speed, corrected by how fast they go."""
 
     def __init__(self, jobs: Sequence[Job], speed: Speed) -> None:
         self.work = [speed.of(job.run) or float(job.run.recipe.epochs) for job in jobs]
@@ -94,11 +94,11 @@ class Pace:
         self.began, self.before = time.monotonic(), self._done()
 
     def share(self) -> float:
-        """Of all there was to do; what runs had done before counts as done."""
+        """The share of all work that is done, counting what runs had done before."""
         return self._done() / sum(self.work)
 
     def seconds_left(self) -> float | None:
-        """None as long as runs have only come to where they were: they begin at a checkpoint, behind their logs."""
+        """None until runs are further than they were: they continue from a checkpoint, which is behind their logs."""
         done = self._done()
         if done <= self.before:
             return None
@@ -108,7 +108,7 @@ class Pace:
         return sum(work * self._of(job) for job, work in zip(self.jobs, self.work, strict=True))
 
     def _of(self, job: Job) -> float:
-        """By the epochs in its log: several runs go on at a time. One that cannot be read stops none of them."""
+        """The share of a run that is done, by the epochs in its log; a log that cannot be read stops nothing."""
         if job.folder in self.ended:
             return 1.0
         try:
@@ -129,7 +129,7 @@ def reproduce(
     """Carry out the runs that are missing or unfinished, then write every table and figure."""
     bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
     todo = [run for run in plan.missing if key(run) not in errors]
-    if not todo and len(plan.missing) == len(plan.runs) > 0:  # neither a run to make nor one that is recorded
+    if not todo and len(plan.missing) == len(plan.runs) > 0:  # no run can be started, and none is recorded
         raise ValueError(next(iter(errors.values())))
     if todo and how.ray is None:
         read_devices(how.device)  # a wrong one is refused before anything is written
@@ -159,8 +159,8 @@ def _not_to_begin(runs: Sequence[Run], place: Place) -> dict[str, str]:
 def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
     if weights is not None and not (place.root / weights).is_file():
         return (
-            f"the weights {place.root / weights} are not there; put them there (docs/clothing1m.md has the lines that "
-            "make such a file), or say with --root where they and the data lie"
+            f"the weights {place.root / weights} are not there; put them there (docs/clothing1m.md shows how to make "
+            "such a file), or say with --root where they and the data are"
         )
     try:
         find_dataset(dataset).read(place)
@@ -174,7 +174,7 @@ def _folder(run: Run, out: Path) -> Path:
 
 
 def _job(run: Run, out: Path, root: Path) -> Job:
-    """The weights that it starts from lie beside the data, wherever a worker stands."""
+    """The job of a run; the weights that it starts from are beside the data, whatever a worker's current folder is."""
     folder, weights = _folder(run, out), run.recipe.weights
     if weights is not None:
         run = replace(run, recipe=replace(run.recipe, weights=os.fspath((root / weights).absolute())))
@@ -214,7 +214,7 @@ def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence
 
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
-    """Of the finished runs of an experiment."""
+    """The records of an experiment's runs, as far as there are any."""
     mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if experiment.name in wanted.experiments]
     found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
     return [record for record in found if record is not None]
@@ -223,7 +223,7 @@ def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
 def _write_summary(
     plan: Plan, out: Path, outcomes: Sequence[Outcome], errors: Mapping[str, str], bench: Mapping[str, Any]
 ) -> Summary:
-    """All numbers and statuses; what was made before, of other names, stays."""
+    """Write all numbers and statuses; tables and figures of other names that were made before stay."""
     before = read_summary(out) or {"experiments": {}}
     values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
     failed = [{"key": name, "error": error} for name, error in errors.items()]
@@ -252,7 +252,7 @@ def _cell(result: Result) -> Summary:
         "values": result.values,
         "status": result.status,
         "run": key(cell.run) if cell.run else None,  # of seed 0
-        "rivals": [key(run) for run in cell.rivals],  # of a search, in which the best of a seed's runs counts
+        "rivals": [key(run) for run in cell.rivals],  # of a search, in which the best run of each seed counts
     }
 
 
@@ -262,7 +262,7 @@ def _curve(line: Line) -> Summary:
 
 
 def write_outcome(outcome: Outcome, out: Path) -> None:
-    """The table in every form; a figure drawn as well."""
+    """Write the table in every format, and draw a figure as well."""
     name = outcome.experiment.name
     for suffix, make in WRITERS.items():
         write_text(out / f"{name}.{suffix}", make(outcome))

@@ -1,4 +1,4 @@
-"""How long a run takes, by speed that `fasten bench` measured on one machine."""
+"""How long a run takes, from the speed that `fasten bench` measured on one machine."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from fasten.methods import FASTEN_EPOCHS, METHODS
 from fasten.records import Run
 
-FILE = Path(__file__).parents[1] / "experiments" / "speed.json"  # whole runs, by benchmarks/h200.json
+FILE = Path(__file__).parents[1] / "experiments" / "speed.json"  # whole runs, from benchmarks/h200.json
 NET, BATCH = "resnet34", 100  # what was timed, on images of CIFAR's size
 SMALL = ("digits",)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds for a run of the paper's protocol on CIFAR, by method; evaluation not counted."""
+    """Seconds for a run of the paper's protocol on CIFAR, by method; without evaluation."""
 
     device: str
     seconds: Mapping[str, float]
 
     def of(self, run: Run) -> float | None:
-        """Of a run, in proportion to its epochs; None where nothing like it was timed.
+        """Seconds for a run, in proportion to its epochs; None if nothing like it was timed.
 
-        Small batches are counted as if an update took as long as with full ones, which is too much; large ones take
-        as long as they have rows.
+        An update with a small batch is counted as if it took as long as with a full one, which is too much; with large
+        batches, time is proportional to rows.
 
         >>> from fasten.contract import Recipe
         >>> speed = Speed("H200", {"fasten": 180.0})
@@ -42,7 +42,7 @@ class Speed:
         return self.seconds[run.method] * length * max(1.0, BATCH / run.recipe.batch_size)
 
     def in_words(self, run: Run) -> str:
-        """For a column of a table."""
+        """The time of a run, for a column of a table."""
         seconds = self.of(run)
         if seconds is not None:
             return in_words(seconds)
@@ -66,7 +66,7 @@ class Speed:
         return ", and ".join(parts)
 
     def bench(self) -> dict[str, Any]:
-        """What `fasten bench --json` says of whole runs, FasTEN's being 1."""
+        """What `fasten bench --json` says about whole runs, relative to FasTEN's."""
         ratios = {name: seconds / self.seconds["fasten"] for name, seconds in self.seconds.items()}
         return {"device": self.device, "run_ratios": ratios}
 
@@ -79,7 +79,7 @@ def measured() -> Speed:
 
 
 def in_words(seconds: float) -> str:
-    """As exactly as an estimate is.
+    """A time in words, as precise as an estimate is.
 
     >>> [in_words(s) for s in (0.2, 59, 181, 9000, 400_000)]
     ['1 s', '59 s', '3 min', '2.5 h', '4.6 days']

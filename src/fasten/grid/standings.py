@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to: the numbers of each method, with intervals and paired tests."""
+"""The results of a comparison: the numbers of each method, with intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs, seed by seed, and what they share; the first method is held against each of the others."""
+    """All runs, seed by seed, and what they share; the first method is compared with each of the others."""
 
     dataset: str
     noise: str
@@ -53,21 +53,21 @@ class RunOutcome:
     device: str | None = None
     error: str | None = None  # why it failed
     rows_valid: int | None = None
-    notes: tuple[str, ...] = ()  # of its record, what also holds for a comparison by the same rows
+    notes: tuple[str, ...] = ()  # of its record, those that also hold for a comparison on the same rows
 
 
 def folder_name(run: Run) -> str:
-    """Of a run, in the folder of the comparison."""
+    """The name of a run's folder in the folder of the comparison."""
     return f"{run.method}-seed{run.seed}"
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
+    """A value as JSON gives it back."""
     return json.loads(json.dumps(value))
 
 
 def summarise(comparison: Comparison, outcomes: Sequence[RunOutcome]) -> Summary:
-    """All numbers: `mean` and `ci95` are of fractions, `ci95` is half the width of the interval."""
+    """All numbers; accuracies are fractions, and `ci95` is half the width of the interval."""
     finished = [outcome for outcome in outcomes if outcome.state == "finished"]
     by = "test" if all(outcome.test_accuracy is not None for outcome in finished) else "valid"
     found: dict[str, dict[int, float]] = {name: {} for name in comparison.methods}
@@ -103,7 +103,7 @@ def _line(method: str, found: Mapping[int, float], outcomes: Sequence[RunOutcome
 
 
 def _differences(methods: Sequence[str], found: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
-    """Of the first method and each other one, over the seeds that both have."""
+    """The differences between the first method and each other one, over the seeds that both have."""
     first, *others = methods
     rows = []
     for other in others:
@@ -117,13 +117,13 @@ def _differences(methods: Sequence[str], found: Mapping[str, Mapping[int, float]
 
 
 def verdict(difference: float | None, p: float | None) -> str:
-    """A difference in words, p being Holm's.
+    """A difference in words; `p` is corrected by Holm's method.
 
     >>> verdict(0.02, 0.01), verdict(-0.02, 0.01), verdict(0.02, 0.05)
     ('better', 'worse', 'within the noise of the seeds')
     """
     if difference is None or p is None:
-        return "nothing can be said from fewer than two seeds"
+        return "not tested: that takes at least two seeds"
     if p >= LEVEL:
         return "within the noise of the seeds"
     return "better" if difference > 0 else "worse"
@@ -135,14 +135,14 @@ def _notes(lines: Sequence[Mapping[str, Any]], outcomes: Sequence[RunOutcome], b
     waiting = sum(outcome.state == "open" for outcome in outcomes)
     if waiting:
         runs, them = some(len(outcomes), "run"), "it" if waiting == 1 else "them"
-        notes.append(f"{waiting} of {runs} {are(waiting)} still to come; the same command goes on with {them}")
+        notes.append(f"{waiting} of {runs} {are(waiting)} still to come; the same command continues with {them}")
     single = [line["method"] for line in lines if line["n"] == 1]
     if single:
-        notes.append(f"one seed has no interval ({', '.join(single)}); two or more give one")
+        notes.append(f"a single seed gives no interval ({', '.join(single)}); use two or more")
     if by == "valid":
         rows = min((o.rows_valid for o in outcomes if o.rows_valid), default="the")
-        notes.append(f"there are no test rows: the accuracy is of {rows} validation rows, which also chose the epoch")
+        notes.append(f"there are no test rows: accuracy is on {rows} validation rows, which also selected the epoch")
     devices = sorted({outcome.device for outcome in outcomes if outcome.device})
     if len(devices) > 1:
-        notes.append(f"the runs were made on several devices, so that their times differ: {'; '.join(devices)}")
+        notes.append(f"the runs were made on different devices, so their times differ: {'; '.join(devices)}")
     return notes

@@ -1,4 +1,4 @@
-"""What the tables and figures of the paper are made of: which runs are wanted, and which of them are recorded."""
+"""The runs that the tables and figures of the paper need: which are wanted, and which of them are recorded."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from fasten.suggest import nearest
 
 SCHEMA = 1
 SETTINGS: dict[str, Setting] = {"paper": PAPER, "miniature": MINIATURE}
-MINIATURE_NOTE = "A miniature: digits and a few updates stand for the paper's data and epochs."
+MINIATURE_NOTE = "A miniature: digits and a few updates stand in for the paper's data and epochs."
 ALL = "all"
 SUMMARY = "reproduce.json"
-BENCH = "bench.json"  # of the user's own machine, if it lies in the folder
+BENCH = "bench.json"  # measured on the user's own machine, if it is in the folder
 CHOOSABLE = ("method", "noise", "dataset", "row", "column")
 
 Summary = dict[str, Any]
@@ -37,7 +37,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be made, as the command line gives it."""
+    """What to make, as the command line gives it."""
 
     names: Sequence[str] = ()
     setting: str = "paper"
@@ -48,7 +48,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run that something is made of, and what is known of it."""
+    """A run that something is made from, and what is known about it."""
 
     run: Run
     experiments: tuple[str, ...]
@@ -58,10 +58,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is to be made, and of what; runs come seed by seed, so that every cell soon has its first.
+    """All that is to be made, and the runs for it; these come seed by seed, so that every cell soon has its first.
 
-    Beside what was chosen, tables show what they showed before, cells and seeds: of runs that are recorded, none of
-    which is made anew.
+    Besides what was chosen, tables keep the cells and seeds that they showed before. These come from recorded runs, and
+    nothing is run again for them.
     """
 
     setting: str
@@ -76,7 +76,7 @@ class Plan:
 
 
 def experiments_of(wish: Wish) -> list[Experiment]:
-    """The tables and figures that are asked for, all if none is named, with what `only` leaves of them."""
+    """The tables and figures that are asked for, all if none is named, limited to what `only` says."""
     if wish.setting not in SETTINGS:
         raise ValueError(f"unknown setting {wish.setting!r}; {nearest(wish.setting, SETTINGS)}")
     for name in wish.names:
@@ -89,9 +89,9 @@ def experiments_of(wish: Wish) -> list[Experiment]:
 
 
 def _in_miniature(experiment: Experiment) -> Experiment:
-    """Without the paper's numbers: they are of other data and more epochs, and say nothing of these.
+    """An experiment without the paper's numbers: they are of other data and more epochs, and say nothing about these.
 
-    What is made of runs says of which data, wherever it is shown.
+    What is made from runs names the data wherever it is shown.
     """
     cells = [replace(cell, paper=None, ci95=None) for cell in experiment.cells if cell.run or cell.bench]
     curves = [replace(curve, paper=()) for curve in experiment.curves]
@@ -111,7 +111,7 @@ def _on_digits(panel: str) -> str:
 
 
 def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Summary]:
-    """Each with its runs."""
+    """Each experiment with its runs, as plain values."""
     return [
         {"name": e.name, "title": e.title, "kind": e.kind, "runs": [run.to_json() for run in e.runs(seeds)]}
         for e in experiments
@@ -119,7 +119,7 @@ def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Su
 
 
 def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
-    """What has the wanted traits: `key=value`; of values for one key any will do."""
+    """What has the wanted traits, `key=value`; if there are several values for a key, any of them will do."""
     parts: list[Cell | Curve] = []
     for experiment in experiments:
         parts += [*experiment.cells, *experiment.curves]
@@ -129,7 +129,7 @@ def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
         if not sign:
             raise ValueError(f"--only takes key=value, got {text!r}; write for example method=fasten")
         if name not in CHOOSABLE:
-            raise ValueError(f"--only knows no {name!r}; {nearest(name, CHOOSABLE)}")
+            raise ValueError(f"--only does not know {name!r}; {nearest(name, CHOOSABLE)}")
         known = dict.fromkeys(traits(part)[name] for part in parts if name in traits(part))
         value = next((own for own in known if value in (own, paper_name(own))), value)
         if value not in known:
@@ -143,7 +143,7 @@ def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
     kept = [replace(e, cells=tuple(filter(fits, e.cells)), curves=tuple(filter(fits, e.curves))) for e in experiments]
     kept = [experiment for experiment in kept if experiment.cells or experiment.curves]
     if not kept:
-        raise ValueError(f"nothing here is all of {', '.join(only)}; leave one of them out")
+        raise ValueError(f"nothing here matches all of {', '.join(only)}; leave one of them out")
     return kept
 
 
@@ -158,7 +158,7 @@ def traits(part: Cell | Curve) -> dict[str, str]:
 
 
 def settings_of(run: Run) -> list[str]:
-    """`key=value` of what a run does otherwise than its method does on its data set; its length apart.
+    """A run's settings, `key=value`, that differ from its method's usual ones on its data set, apart from its length.
 
     >>> from fasten.contract import Recipe
     >>> settings_of(Run("cifar10", options={"threshold": 0.9}, recipe=Recipe(batch_size=20, epochs=7), clean=500))
@@ -172,7 +172,7 @@ def settings_of(run: Run) -> list[str]:
 
 
 def make_plan(wish: Wish, out: Path) -> Plan:
-    """What is wanted and what of it is there, in the folder or among the records; nothing is written."""
+    """What is wanted, and what of it exists in the folder or among the records; nothing is written."""
     seeds, experiments = tuple(read_seeds(wish.seeds)), experiments_of(wish)
     check_out(out, wish.setting)
     tables, before = _with_those_there(experiments, wish, out)
@@ -194,9 +194,9 @@ def make_plan(wish: Wish, out: Path) -> Plan:
 def _with_those_there(
     chosen: Sequence[Experiment], wish: Wish, out: Path
 ) -> tuple[list[Experiment], dict[str, list[Run]]]:
-    """What was chosen of each table together with what the folder's table has besides; by name, the latter's runs.
+    """Each table with what was chosen and what the folder's table has already; and, by name, the runs of the latter.
 
-    These are of the seeds that it has, also where what was chosen now has fewer.
+    These have all the seeds of the folder's table, even if fewer are chosen now.
     """
     summary = (read_summary(out) or {"experiments": {}})["experiments"]
     tables, runs = [], dict[str, list[Run]]()
@@ -214,7 +214,7 @@ def _whole(chosen: Sequence[Experiment], wish: Wish) -> list[Experiment]:
 
 
 def _place(part: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Where a cell or curve stands in its table."""
+    """The position of a cell or curve in its table."""
     return tuple(part.get(name) for name in ("panel", "row", "column", "x"))
 
 
@@ -241,13 +241,13 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
 
 
 def own_records() -> list[Path]:
-    """The records that come with the source tree, where the package runs from one."""
+    """The records that come with the source tree, if the package runs from one."""
     root = Path(__file__).parents[3]
     return [root / "results"] if (root / "pyproject.toml").exists() and (root / "results").is_dir() else []
 
 
 def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, Path]:
-    """Finished records of exactly these runs, by key; the first in the order of the folders and names."""
+    """Finished records of exactly these runs, by key; of several, the first by folder and name."""
     found: dict[str, Path] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -260,7 +260,7 @@ def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, 
 
 
 def _key_of(path: Path) -> str | None:
-    """Of a finished record; None for any other file. Labels by people may be of another set than the default."""
+    """The key of a finished record; None for any other file, or if its label set is not the default."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["schema"] != RECORD_SCHEMA or record["result"] is None or "epochs" not in record:
@@ -272,7 +272,7 @@ def _key_of(path: Path) -> str | None:
 
 
 def check_out(out: Path, setting: str) -> None:
-    """Refuse a file, a folder that holds something else, or the same by another setting."""
+    """Refuse a file, a folder that holds something else, or one made with another setting."""
     check_no_file(out, "a new folder, or one that this command made")
     if is_empty(out, besides=(BENCH,)):
         return
@@ -284,7 +284,7 @@ def check_out(out: Path, setting: str) -> None:
 
 
 def read_summary(out: Path) -> Summary | None:
-    """What was written before."""
+    """The summary that was written before, or None."""
     path = out / SUMMARY
     if not path.exists():
         return None
@@ -300,13 +300,13 @@ def read_summary(out: Path) -> Summary | None:
 
 
 def _elsewhere(out: Path) -> str:
-    """How to begin in another folder without losing the runs of this one."""
+    """How to use another folder without losing the runs of this one."""
     runs = out / "runs"
-    return "choose another --out" + (f", and --records {runs} for its finished runs to count" if runs.is_dir() else "")
+    return "choose another --out" + (f", and add --records {runs} to count its finished runs" if runs.is_dir() else "")
 
 
 def _shown(path: Path) -> str:
-    """Below the current folder, as a person there would name it."""
+    """A path, relative to the current folder if it is inside."""
     full, here = path.resolve(), Path.cwd()
     return os.fspath(full.relative_to(here) if full.is_relative_to(here) else path)
 

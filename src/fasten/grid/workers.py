@@ -1,7 +1,7 @@
-"""Runs one after the other in this process, or side by side: each in a child, several on a GPU, over several GPUs.
+"""Carry out runs one after the other in this process, or in parallel: in child processes, several on each GPU.
 
 A child is `python -m fasten.grid.workers JOB.json`. It stops at SIGTERM, and when its parent is gone; what it has done
-is in its folder, from where the same job goes on.
+is in its folder, and the same job continues from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fasten.sentences import FULL_DISK, is_out_of_memory, sentence
 from fasten.signals import asked_to_stop, stopped_by_signals
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
-MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"  # set by whoever runs a daemon of their own
+MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"  # set by users who run a daemon of their own
 MPS_PROBE = (sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')")
 JOBS_WITH_MPS = 3
 POLL_SECONDS, WATCH_SECONDS = 0.05, 1.0
@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 60.0  # for a child to end once it was told to, and for the d
 
 @dataclass(frozen=True)
 class Job:
-    """A run, and where its folder and its data lie."""
+    """A run, and where its folder and its data are."""
 
     run: Run
     folder: Path
@@ -53,7 +53,7 @@ class Job:
     label_set: str = Place.label_set
 
     def to_json(self) -> dict[str, Any]:
-        """Its paths do not depend on where a reader stands."""
+        """As plain values; the paths do not depend on the reader's current folder."""
         places = {"folder": os.fspath(self.folder.absolute()), "root": os.fspath(self.root.absolute())}
         return {"run": self.run.to_json(), **places, "label_set": self.label_set}
 
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one run at a time: in a child with this environment, or in this very process."""
+    """Room for one run at a time: in a child with this environment, or in this process."""
 
     device: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -73,18 +73,18 @@ class Slot:
 
 
 Done = Callable[[Job, str | None], None]  # a job that ended, and why it failed
-Watch = Callable[[int], None]  # hears now and then how many runs go on side by side
-Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; it hears of each as it ends
+Watch = Callable[[int], None]  # is told now and then how many runs are in progress
+Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; `Done` is told of each as it ends
 
 
 def carry_out(job: Job, settings: Settings) -> Record:
-    """Begin a run, or go on with it."""
+    """Start a run, or continue it."""
     begun = record_in(job.folder) is not None
     return resume(job.folder, settings) if begun else train(job.run, job.folder, settings)
 
 
 def attempt(job: Job, settings: Settings) -> str | None:
-    """Carry out a run; a sentence where it fails. A full disk is nobody's fault: it stops all."""
+    """Carry out a run; return a sentence if it fails. A full disk is not the run's fault: it stops everything."""
     try:
         carry_out(job, settings)
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
@@ -92,13 +92,13 @@ def attempt(job: Job, settings: Settings) -> str | None:
             raise
         if not isinstance(error, RuntimeError) or is_out_of_memory(error):
             return sentence(error)
-        traceback.print_exc()  # a fault of ours, or of the GPU
+        traceback.print_exc()  # a bug of ours, or a fault of the GPU
         return f"{type(error).__name__}: {sentence(error)}"
     return None
 
 
 def in_this_process(settings: Settings) -> Work:
-    """One job after the other."""
+    """Carry out one job after the other."""
 
     def work(jobs: Sequence[Job], done: Done) -> None:
         for job in jobs:
@@ -109,12 +109,12 @@ def in_this_process(settings: Settings) -> Work:
 
 
 def in_children(slots: Sequence[Slot], logs: Path, watch: Watch = lambda running: None) -> Work:
-    """As many at a time as there are slots, in order; what failed has its log in `logs`."""
+    """Carry out as many jobs at a time as there are slots, in order; those that fail have their log in `logs`."""
     return lambda jobs, done: _Children(slots, logs, done, watch).work(jobs)
 
 
 def sweep_logs(logs: Path, folders: Iterable[Path]) -> None:
-    """Remove those of runs that have ended well since or begin again; a process that was killed left them."""
+    """Remove the logs of runs that have finished since or start again, such as a killed process leaves."""
     for folder in folders:
         _log_of(folder, logs).unlink(missing_ok=True)
     with suppress(OSError):
@@ -126,7 +126,7 @@ def _log_of(folder: Path, logs: Path) -> Path:
 
 
 def _forget_memory(device: str | None) -> None:
-    """Of the runs before, whose images are part of circles: a record gives the peak of its own run."""
+    """Free the memory of earlier runs, whose images are in reference cycles: a record gives the peak of its own run."""
     chosen = choose_machine(device).device
     gc.collect()
     if chosen.type == "cuda":
@@ -138,7 +138,7 @@ def _forget_memory(device: str | None) -> None:
 def room_here(
     devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path, watch: Watch = lambda running: None
 ) -> Iterator[Work]:
-    """This machine's devices, for so many runs; in this process they tell of themselves by `settings`."""
+    """Workers on this machine's devices for this many runs; runs in this process report through `settings`."""
     with find_slots(devices, jobs, runs, settings.say) as slots:
         here = replace(settings, device=slots[0].device)
         yield in_children(slots, logs, watch) if slots[0].in_child else in_this_process(here)
@@ -153,7 +153,7 @@ class _Child:
 
 
 class _Children:
-    """As many at a time as there are slots."""
+    """Child processes, as many at a time as there are slots."""
 
     def __init__(self, slots: Sequence[Slot], logs: Path, done: Done, watch: Watch) -> None:
         self.free, self.logs, self.done, self.watch = list(slots), logs, done, watch
@@ -163,7 +163,7 @@ class _Children:
     def work(self, jobs: Sequence[Job]) -> None:
         waiting = deque(jobs)
         self.logs.mkdir(parents=True, exist_ok=True)
-        # Asked, not interrupted: a child that had just been started would not be known yet, and live on.
+        # Asked, not interrupted: a child that had just been started would not be known yet, and would live on.
         with tempfile.TemporaryDirectory(prefix="fasten-") as folder, asked_to_stop(lambda said: None) as asked:
             try:
                 while waiting or self.busy:
@@ -187,7 +187,7 @@ class _Children:
                 stdout=said,
                 stderr=said,
                 env={**os.environ, **own_package(), **slot.environment},
-                start_new_session=True,  # Ctrl-C reaches this process alone, which stops them in order
+                start_new_session=True,  # Ctrl-C only reaches this process, which stops them in order
             )
         self.busy.append(_Child(job, slot, log, process))
 
@@ -210,7 +210,7 @@ class _Children:
                 self.watched = time.monotonic()
 
     def _stop(self) -> None:
-        """Those that are left, politely, then not; a second Ctrl-C cuts the wait short."""
+        """Terminate the children that are left, and kill those that do not end; a second Ctrl-C cuts the wait short."""
         for child in self.busy:
             child.process.terminate()
         try:
@@ -225,18 +225,18 @@ class _Children:
 
 
 def command(job: Path) -> list[str]:
-    """What a child is started with."""
+    """The command that starts a child."""
     return [sys.executable, "-m", "fasten.grid.workers", os.fspath(job)]
 
 
 def own_package() -> dict[str, str]:
-    """So that a child finds this very package, installed or not."""
+    """The environment in which a child finds this package, installed or not."""
     paths = [os.fspath(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def last_sentence(said: str, status: int) -> str:
-    """Why a child failed: its own sentence, else its last line, else its exit status.
+    """Why a child failed: its own sentence, otherwise its last line, otherwise its exit status.
 
     >>> last_sentence("a warning\\nfasten: training diverged\\nanother warning\\n", 1), last_sentence("", -9)
     ('training diverged', 'it ended with status -9 and said nothing')
@@ -250,9 +250,9 @@ def last_sentence(said: str, status: int) -> str:
 def find_slots(
     devices: str, jobs: int | None, runs: int, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[list[Slot]]:
-    """Where runs go: one in this process on a CPU, unless more are asked for; on GPUs `jobs` children each."""
+    """Slots for runs: one in this process on a CPU, unless more are asked for; `jobs` children on each GPU."""
     names = read_devices(devices)
-    most = max(1, math.ceil(runs / len(names)))  # a run that is alone on its GPU has a time worth keeping
+    most = max(1, math.ceil(runs / len(names)))  # the time of a run is worth keeping if it has its GPU to itself
     with stopped_by_signals():
         if not names[0].startswith("cuda"):
             yield _on_host(names[0], min(jobs or 1, most))
@@ -262,16 +262,16 @@ def find_slots(
             with mps(names[0].partition(":")[2]) as environment:
                 each = min(jobs or (JOBS_WITH_MPS if environment is not None else 1), most)
                 if environment is None:
-                    how = f"{each} runs share a GPU by turns" if each > 1 else "one run at a time"
+                    how = f"{each} runs take turns on a GPU" if each > 1 else "one run at a time"
                     say(f"NVIDIA MPS could not be started: {how}")
                 yield _on_gpus(names, each, environment)
 
 
 def read_devices(text: str) -> list[str]:
-    """One device that is there, or several GPUs with commas between them."""
+    """Read one device that is there, or several GPUs separated by commas."""
     names = [str(choose_machine(part.strip()).device) for part in text.split(",")]
     if len(names) > 1 and not all(name.startswith("cuda") for name in names):
-        raise ValueError(f"--device takes one device, or several GPUs with commas between them, got {text!r}")
+        raise ValueError(f"--device takes one device, or several GPUs separated by commas, got {text!r}")
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
         raise ValueError(f"--device names {twice[0]} twice; give it once, and --jobs for several runs on it")
@@ -286,28 +286,28 @@ def _on_host(device: str, jobs: int) -> list[Slot]:
 
 
 def _on_gpus(names: Sequence[str], each: int, own_mps: Mapping[str, str] | None) -> list[Slot]:
-    """The GPUs take turns, so that the first runs go to different ones. A child sees its own GPU alone."""
+    """Slots on each GPU in turn, so that the first runs go to different ones. A child sees only its own GPU."""
     shared = {SHARED_GPU: "1"} if each > 1 else {}
     slots = []
     for name in names:
         number = int(name.partition(":")[2])
-        visible = str(number) if own_mps else _visible(number)  # a daemon of ours numbers what it sees anew
+        visible = str(number) if own_mps else _visible(number)  # our own daemon numbers the GPUs that it sees from 0
         slots.append(Slot("cuda", {"CUDA_VISIBLE_DEVICES": visible, **shared, **(own_mps or {})}))
     return slots * each
 
 
 def _visible(number: int) -> str:
-    """The GPU that this process knows by a number, by the name that it has outside."""
+    """The name outside this process of the GPU that it knows by this number."""
     given = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     return given[number] if number < len(given) else str(number)
 
 
 @contextmanager
 def mps(gpu: str) -> Iterator[dict[str, str] | None]:
-    """A daemon of NVIDIA's multi-process service for our children: their environment, or None if it does not work.
+    """Start a daemon of NVIDIA's multi-process service for our children; yield their environment, or None if it fails.
 
-    It lives in a folder of its own and ends with us; whether it works is tried out on one of the GPUs. A daemon that
-    the user runs is used, and left alone.
+    It has a folder of its own and ends with us; whether it works is tried on one of the GPUs. If the user runs a
+    daemon, that one is used and left alone.
     """
     if os.environ.get(MPS_FOLDER):
         yield {}
@@ -327,7 +327,7 @@ def mps(gpu: str) -> Iterator[dict[str, str] | None]:
 
 
 def _succeeds(command: Sequence[str], environment: Mapping[str, str], told: str = "") -> bool:
-    """Its output goes nowhere: a daemon would keep a pipe open."""
+    """Whether a command succeeds. Its output is discarded: a daemon would keep a pipe open."""
     try:
         found = subprocess.run(
             command,
@@ -343,7 +343,7 @@ def _succeeds(command: Sequence[str], environment: Mapping[str, str], told: str 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A child: the job of a file, exit status 0 or a sentence on standard error; a full disk has its own status."""
+    """Carry out the job in a file, in a child: exit status 0, or a sentence and 1; a full disk has its own status."""
     values = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     job = Job.from_json(values)
 

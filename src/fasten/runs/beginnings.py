@@ -1,4 +1,4 @@
-"""What a run begins with: a folder of its own, and a record of what is run, where, and on which data."""
+"""The start of a run: its folder, and a record of what is run, where, and on which data."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fasten.sentences import typed
 
 
 def holds(out: Path, run: Run) -> bool:
-    """Whether the folder is that of this very run."""
+    """Whether the folder holds exactly this run."""
     record = record_in(out)
     return record is not None and record["run"] == run.to_json()
 
 
 @contextmanager
 def at_work(out: Path, *, new: bool = False) -> Iterator[None]:
-    """While a run is carried out in its folder: of several ranks the first one keeps other commands out."""
+    """Keep other commands out of a run's folder while it is at work; of several ranks, the first one does this."""
     with alone_in(out) if ranks.rank() == 0 else nullcontext():
         if new and ranks.rank() == 0:
             check_folder(out)  # again: another command may have been quicker
@@ -40,20 +40,20 @@ def at_work(out: Path, *, new: bool = False) -> Iterator[None]:
 
 
 def check_trained(folder: Path, record: Record) -> None:
-    """Refuse the folder of an audit, which is like that of a run but for the model."""
+    """Refuse the folder of an audit, which is like that of a run but has no model."""
     if record["run"].get("method") == AUDIT:
         said = f"{folder} is an audit of stored probabilities, and holds no model"
         raise ValueError(f"{said}; {typed('audit', folder)} shows what was found")
 
 
 def check_plan(method: nn.Module, plan: list[Stage], task: Task) -> None:
-    """Refuse updates of a single row where batch norm has to learn from it."""
+    """Refuse updates of a single row if batch norm would have to learn from it."""
     for stage in plan:
         alone = [draw for draw in stage.draws.values() if _taken(draw, task) == 1]
         together = getattr(method, "norm", None) == "joint" and len(stage.draws) > 1
         if alone and not together and not _takes_one(method, task.shape):
             taken, cure = "", "add such rows, or set batch_size or clean_batch to 2 or more"
-            if (parts := alone[0].parts) > 1:  # the method's own range sees to it on one rank
+            if (parts := alone[0].parts) > 1:  # on one rank, the method's own range rules this out
                 least = 2 * parts * ranks.world()
                 taken, cure = " at a time", f"on {ranks.world()} ranks set clean_batch to {least} or more"
             raise ValueError(
@@ -63,7 +63,7 @@ def check_plan(method: nn.Module, plan: list[Stage], task: Task) -> None:
 
 
 def _taken(draw: Draw, task: Task) -> int:
-    """The rows that a rank takes at a time in an update, of which a pass has no more than there are."""
+    """How many rows a rank takes at a time in an update; in a pass, at most as many as there are."""
     rows = {"noisy": len(task.given), "clean": len(task.clean), "both": len(task.given) + len(task.clean)}
     size = min(draw.size, rows[draw.source]) if draw.shuffled else draw.size
     return len(ranks.places(size, min(ranks.LEAST, size))) // draw.parts
@@ -71,7 +71,7 @@ def _taken(draw: Draw, task: Task) -> int:
 
 @torch.no_grad()
 def _takes_one(method: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network can be trained on one example: tried, since that depends on its layers and on the shape."""
+    """Whether the network can be trained on one example. It is tried, since its layers and the shape decide."""
     for net in [net for net in method.modules() if isinstance(net, Heads)]:
         example = torch.zeros(1, *shape, dtype=next(net.parameters()).dtype, device=next(net.parameters()).device)
         try:
@@ -83,7 +83,7 @@ def _takes_one(method: nn.Module, shape: tuple[int, ...]) -> bool:
 
 
 def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> Record:
-    """Of a run that has just begun; `how` is what `resume` has to know to go on as it was begun."""
+    """The record of a run that has just started; `how` is what `resume` needs to continue it in the same way."""
     return {
         "schema": SCHEMA,
         "run": run.to_json(),
@@ -101,14 +101,14 @@ def new_record(run: Run, task: Task, machine: Machine, how: dict[str, Any]) -> R
 
 
 def record_in(folder: Path) -> Record | None:
-    """Of a run that was begun in a folder, else None; of the last checkpoint, where the file is lost or damaged."""
+    """The record of the run in a folder, or None; from the last checkpoint if the file is lost or damaged."""
     try:
         return read_record(folder)
     except ValueError:
         record = _last_record(folder)
         if record is None and (folder / "record.json").exists():
-            lost = f"{folder / 'record.json'} is damaged, and no checkpoint is there to make it from"
-            raise ValueError(f"{lost}; remove the folder {folder}, and the run is made again") from None
+            lost = f"{folder / 'record.json'} is damaged, and there is no checkpoint to restore it from"
+            raise ValueError(f"{lost}; remove the folder {folder}, and the same command starts the run again") from None
         return record
 
 
@@ -118,17 +118,17 @@ def _last_record(folder: Path) -> Record | None:
 
 
 def saved_record(out: Path, say: Callable[[str], None]) -> Record:
-    """The record of a run to go on with, written anew from the last checkpoint where it is lost or damaged."""
+    """The record of a run to continue, restored from the last checkpoint if it is lost or damaged."""
     try:
         return read_record(out)
     except ValueError:
         record = _last_record(out)
         if record is None and log_alone(out):
-            left = f"all that is left of the run in {out} is its log, and nothing to go on from"
-            raise ValueError(f"{left}; the same `fasten train` as before begins it anew") from None
+            left = f"all that is left of the run in {out} is its log, from which it cannot continue"
+            raise ValueError(f"{left}; the same `fasten train` as before starts it again") from None
         if record is None:
             raise
-        say("record.json is lost or damaged; it is made again from the last checkpoint")
+        say("record.json is lost or damaged; it is restored from the last checkpoint")
         if ranks.rank() == 0:
             write_record(out, record)
         return record
@@ -139,7 +139,7 @@ def _sizes(task: Task) -> dict[str, int]:
 
 
 def _own_data(task: Task) -> dict[str, Any]:
-    """What it takes to read new data as a user's own were read; known data sets need none of it."""
+    """What is needed to read new data as the user's own data were read; known data sets need none of it."""
     if task.known is None:
         return {}
     values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
@@ -151,12 +151,12 @@ def _own_data(task: Task) -> dict[str, Any]:
 
 
 def _measured_by(task: Task) -> dict[str, Any]:
-    """Verdicts that labels.csv does not have; those of a list alone, as others stand in the data."""
+    """Verdicts that labels.csv does not have; only those from a list, since the others are in the data."""
     return {"measured_by": [list(verdict) for verdict in task.measured_by]}
 
 
 def _digest(task: Task) -> dict[str, str]:
-    """Of which rows a user's own data have, what is known of them, and how they are split."""
+    """A checksum of which rows a user's own data have, what is known about them, and how they are split."""
     known = task.known
     if known is None:
         return {}
@@ -167,25 +167,25 @@ def _digest(task: Task) -> dict[str, str]:
 
 
 def _described(machine: Machine) -> dict[str, Any]:
-    """What of the machine a number may depend on."""
+    """The properties of the machine that a number may depend on."""
     names = ("precision", "kernels", "capture", "deterministic")
     return {"device": machine.name} | {name: getattr(machine, name) for name in names}
 
 
 def _ranks(recipe: Recipe) -> dict[str, Any]:
-    """How many, and whether their batch norms were one."""
+    """How many ranks there are, and whether their batch norm is synchronised."""
     norm = "synchronised" if recipe.sync_norm else "local"
     return {} if ranks.world() == 1 else {"ranks": ranks.world(), "batch_norm": norm}
 
 
 def other_machine(record: Record, machine: Machine) -> list[str]:
-    """A sentence where it is not the one on which the run began, of which the record's `environment` tells."""
+    """A sentence if this is not the machine that the run was started on, according to the record's `environment`."""
     begun = record["environment"].get("device")
-    return [] if begun in (None, machine.name) else [f"begun on {begun}, gone on with {machine.name}"]
+    return [] if begun in (None, machine.name) else [f"started on {begun}, continued on {machine.name}"]
 
 
 def check_same(record: Record, task: Task, name: str) -> None:
-    """A checkpoint fits the rows that it was made of, and a user's own data may have changed meanwhile."""
+    """Refuse data that have changed since the run was started: its checkpoints only fit the same rows."""
     now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task) | _measured_by(task)
     if any(record["data"].get(key, value) != value for key, value in now.items()):
-        raise ValueError(f"{name} is no longer what the run was started on; bring it back, or begin anew elsewhere")
+        raise ValueError(f"{name} is no longer what the run was started on; restore it, or start again elsewhere")

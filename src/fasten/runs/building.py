@@ -1,4 +1,4 @@
-"""What a run is made of: its method with the network, the stages, the loader, and the fit that joins them."""
+"""The parts of a run: its method with the network, the stages, the loader, and the fit that joins them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fasten.records import Run
 from fasten.seeds import Key, torch_seed
 from fasten.stream import StreamLoader
 
-# Of users' own data: clean rows in a batch, of which the few there are must not be learnt by heart; and what FasTEN's T̂
-# is made of, by benchmarks/estimate.py.
+# Defaults for users' own data: the most clean rows of a class in a batch, so that the few clean rows are not memorised;
+# and the rows that FasTEN's T̂ is estimated on, as benchmarks/estimate.py suggests.
 MOST_PER_CLASS, ESTIMATE = 10, "noisy"
-_SEEDING = threading.RLock()  # torch's generators are the process's: threads take turns
-_at_work = 0  # threads that draw from them in training
-_before = ExitStack()  # brings back what they were before the first of these began
+_SEEDING = threading.RLock()  # torch's generators belong to the process: threads take turns
+_at_work = 0  # how many threads draw from them in training
+_before = ExitStack()  # restores their state from before the first of these threads
 
 
 @contextmanager
 def seeded(seed: int, *key: Key) -> Iterator[None]:
-    """What draws from torch's own generators, as dropout does, draws the same; afterwards they are as they were.
+    """Seed torch's own generators, which dropout, for example, draws from; afterwards they are as they were.
 
-    They are the process's: of threads that train at once none can say what it draws.
+    They belong to the process: if several threads train at once, what each of them draws is not determined.
     """
     global _at_work
     with _SEEDING:
@@ -63,18 +63,18 @@ def _forked(seed: int, *key: Key) -> Iterator[None]:
 
 
 def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Module:
-    """The method with its network, initialised from the run's seed; a copy of `net` in place of the recipe's."""
+    """The method with its network, initialised from the run's seed; with `net`, a copy of it replaces the recipe's."""
     entry, recipe, options = find_method(run.method), run.recipe, _options(run, task)
     if (entry.clean_set or options.get("clean_rows")) and len(task.clean) == 0:
         what = run.method if entry.clean_set else f"{run.method} with clean_rows=true"
         raise ValueError(
-            f"{what} needs clean rows, and {task.name} has none; have some checked and name them with --verified FILE "
-            "(in a table also in the column verified_label). Where nobody has checked any, begin with --method "
+            f"{what} needs clean rows, and {task.name} has none; have some checked and list them with --verified FILE "
+            "(in a table also in the column verified_label). If nobody has checked any, start with --method "
             "cross-entropy, which finds labels that look wrong and rows to check"
         )
     if options.get("strong") and task.x.ndim != 4:
         cure = "use dividemix, which is the same without them" if entry.images else "leave strong=true out"
-        raise ValueError(f"{run.method} here trains on strong views of images, and {task.name} has no images; {cure}")
+        raise ValueError(f"{run.method} here uses strong augmentation of images, and {task.name} has no images; {cure}")
     with _SEEDING, _forked(run.seed, "init"):
         wanted = [recipe.net if net is None else copy.deepcopy(net) for _ in range(entry.backbones)]
         backbones = [build_backbone(w, task.shape, weights=recipe.weights, frozen=recipe.frozen) for w in wanted]
@@ -87,17 +87,17 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
 
 
 def _options(run: Run, task: Task) -> dict[str, Any]:
-    """The method's, with what they are by default on such data."""
+    """The method's options, with the defaults for this kind of data."""
     entry = find_method(run.method)
     options: dict[str, Any] = {**entry.options, **run.options}
     if options.pop("oracle", False):
         if task.transition is None:
             raise ValueError(
-                f"{run.method} needs the true T, and for {task.name} nobody knows it; inject noise, whose T is known, "
-                "with --noise, or use another method"
+                f"{run.method} needs the true T, which is not known for {task.name}; inject noise with --noise, whose "
+                "T is known, or use another method"
             )
         options["oracle"] = torch.tensor(task.transition, dtype=torch.float32)
-    alone = run.method == "clean-only"  # whose batch is no larger than its set: no row twice, where classes are even
+    alone = run.method == "clean-only"  # its batch is no larger than its set: no row twice, if classes are even
     if "per_class" in option_types(entry) and (alone or task.known is not None):
         most = len(task.clean) // task.num_classes if alone else MOST_PER_CLASS
         options.setdefault("per_class", max(1, min(most, run.recipe.batch_size // task.num_classes)))
@@ -107,40 +107,40 @@ def _options(run: Run, task: Task) -> dict[str, Any]:
 
 
 def plan_of(method: nn.Module, recipe: Recipe) -> list[Stage]:
-    """The stages of a method, and of the recipe what no method has to know."""
+    """The stages of a method, with the averaging of the recipe, which methods need not know about."""
     assert isinstance(method, Method)
     return [replace(stage, average=recipe.average) for stage in method.plan(recipe)]
 
 
 def make_fit(run: Run, task: Task, machine: Machine, loader: Loader | None = None, net: nn.Module | None = None) -> Fit:
-    """All that a run trains with, where it trains; `loader` is another run's on the same task, `net` a user's own."""
+    """The fit of a run, on its device; `loader` may be another run's on the same task, `net` a user's own network."""
     method = machine.place(build_method(run, task, net))
     if loader is None:
         loader = make_loader(task, machine, run.seed)
-    plan = plan_of(method, run.recipe)  # of the method where it is: a plan holds its buffers
+    plan = plan_of(method, run.recipe)  # made on the device: a plan holds buffers of the method
     return Fit(method, plan, loader, machine, Watch(task, loader))
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
-    """On the device where the data lie in memory and take at most half of what is free there, else streamed."""
+    """A loader on the device if the data are in memory and take at most half of what is free there, else streamed."""
     fits = isinstance(task.x, np.ndarray)
     if fits and machine.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(machine.device)
         fits = task.x.nbytes <= free // 2
-    fits = ranks.votes(fits) == ranks.world()  # they predict in step, so many rows at a time
+    fits = ranks.votes(fits) == ranks.world()  # ranks predict in step, with the same number of rows at a time
     kind = Loader if fits else StreamLoader
     return kind(task, machine.device, seed, machine.dtype, fused=machine.kernels in OWN_KERNELS)
 
 
 def weights_and_tables(method: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What prediction needs, the networks' tensors; and what the method itself remembers: labels, weights, T."""
-    # Copies, since the file format refuses a tensor under two names, as of weights that a network uses twice.
+    """The networks' tensors, which prediction needs; and what the method itself remembers: labels, weights, T."""
+    # Copies, since the file format refuses one tensor under two names, such as weights that a network uses twice.
     state = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in method.state_dict().items()}
     weights = {name: tensor for name, tensor in state.items() if name.startswith(prefixes(method))}
     return weights, {name: tensor for name, tensor in state.items() if name not in weights}
 
 
 def fill_networks(method: nn.Module, weights: Mapping[str, Tensor]) -> bool:
-    """Load a method's weights; False where they are not those of all its networks, RuntimeError for other shapes."""
+    """Load a method's weights; False if they are not those of all its networks, RuntimeError for other shapes."""
     missing, unexpected = method.load_state_dict(weights, strict=False)
     return not unexpected and not any(name.startswith(prefixes(method)) for name in missing)

@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file each, whole or absent, with a checksum; the last two are kept.
 
-Writing happens off the training thread, from a copy of the tensors taken at once.
+They are written outside the training thread, from a copy of the tensors that is made at once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Checkpoints:
         self._pending: Future[None] | None = None
 
     def save(self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Keep these as checkpoint `number` (they grow); an error of the write before comes up here."""
+        """Save checkpoint `number` (numbers increase); an error of the previous write is raised here."""
         self.wait()
         copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         text = json.dumps(meta)  # now: the caller may change it while the file is written
         self._pending = self._pool.submit(self._write, number, copies, text)
 
     def wait(self) -> None:
-        """Until the last one is on the disk."""
+        """Wait until the last checkpoint is on the disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -60,7 +60,7 @@ class Checkpoints:
 
     @property
     def newest(self) -> str | None:
-        """The name of the last one."""
+        """The file name of the newest checkpoint, or None."""
         files = self._files()
         return files[-1].name if files else None
 
@@ -70,7 +70,7 @@ class Checkpoints:
             path.unlink()
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
-        """The newest whole checkpoint, what it says, and a sentence for each damaged one; None where there is none."""
+        """The newest whole checkpoint, its JSON, and a sentence for each damaged one; None if there is none at all."""
         damaged: list[str] = []
         for path in reversed(self._files()):
             try:
@@ -83,13 +83,13 @@ class Checkpoints:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str) -> None:
-    """One safetensors file of tensors that lie in memory, with JSON beside them and a checksum of both."""
+    """Write one safetensors file of tensors in CPU memory, with JSON beside them and a checksum of both."""
     header = {"meta": meta, "sha256": _checksum(tensors, meta)}
     write_bytes(path, safetensors.torch.save(dict(tensors), header))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; OSError, ValueError or SafetensorError where it is not whole."""
+    """Read what `write_tensors` wrote; OSError, ValueError or SafetensorError if it is not whole."""
     with safe_open(path, "pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

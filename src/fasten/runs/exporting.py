@@ -1,7 +1,7 @@
-"""A run's classifier as one file for other programs: ONNX, or an exported program of torch.
+"""Export a run's classifier as one file for other programs: ONNX, or an exported program of torch.
 
-It takes examples as the readers give them, raw pixels or features, and returns class probabilities; normalisation is a
-part of it. What is written was first read back and held against our own predictions.
+It takes examples as the readers give them, raw pixels or features, and returns class probabilities; it includes
+normalisation. Before the file is written, it is loaded from memory and its predictions are compared with our own.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from fasten.suggest import nearest, one_line
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
-TOLERANCE = 1e-4  # of a probability: kernels add up in other orders, and nothing else may differ
+TOLERANCE = 1e-4  # of a probability: kernels may add up in another order, and nothing else may differ
 ROWS = 64  # to compare
-BATCHES = (1, 2, 5)  # their sizes; what is left comes in one more
+BATCHES = (1, 2, 5)  # sizes of the batches to compare with; the rest of the rows form one more
 CPU = torch.device("cpu")
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2"}
 
 
 class Classifier(nn.Module):
-    """From raw examples, (B, H, W, C) uint8 images or (B, D) float32 features, to class probabilities (B, N).
+    """Maps raw examples, (B, H, W, C) uint8 images or (B, D) float32 features, to class probabilities (B, N).
 
-    Of several networks, as DivideMix has two, they are those of their mean logits.
+    With several networks (DivideMix has two), the probabilities are those of their mean logits.
     """
 
     scale: Tensor
@@ -54,7 +54,7 @@ class Classifier(nn.Module):
         self.register_buffer("scale", plain.scale)
         self.register_buffer("shift", plain.shift)
         self.image = plain.image
-        # Without what surrounds a pass in training.
+        # Without what surrounds a forward pass in training.
         self.networks = nn.ModuleList(nn.Sequential(net.backbone, net.get_submodule("clean")) for net in networks)
 
     def forward(self, examples: Tensor) -> Tensor:
@@ -65,9 +65,9 @@ class Classifier(nn.Module):
 
 
 def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None = None) -> dict[str, Any]:
-    """Write a finished run's classifier, and say how far its predictions are from ours; nothing is left if too far.
+    """Write a finished run's classifier, and return how far its predictions are from ours; if too far, write nothing.
 
-    `examples` are those to compare on, as the readers give them; by default some that are made up.
+    `examples` are those to compare on, as the readers give them; by default they are made up.
     """
     if form not in FORMATS:
         raise ValueError(f"unknown format {form!r}; {nearest(form, FORMATS)}")
@@ -84,8 +84,8 @@ def export_run(folder: Path, out: Path, form: str, examples: NDArray[Any] | None
     difference = _largest_difference(predict, _ours(method, task), examples)
     if not difference <= TOLERANCE:
         raise ValueError(
-            f"the exported model is off by {difference:.2g} in a probability, and {TOLERANCE:g} may be rounding; it is "
-            f"not written, try --format {'torch' if form == 'onnx' else 'onnx'}"
+            f"the exported model is off by {difference:.2g} in a probability, and rounding explains {TOLERANCE:g} at "
+            f"most; it was not written; try --format {'torch' if form == 'onnx' else 'onnx'}"
         )
     write_bytes(out, content)
     return {
@@ -120,7 +120,7 @@ def made_up(task: Task) -> NDArray[Any]:
 
 
 def _ours(method: nn.Module, task: Task) -> Predict:
-    """As `fasten predict` does it on a CPU."""
+    """Predictions as `fasten predict` makes them on a CPU."""
     normalise = Normalise(task.mean, task.std, task.x.ndim == 4, CPU, torch.float32)
 
     def predict(examples: NDArray[Any]) -> NDArray[Any]:
@@ -131,18 +131,18 @@ def _ours(method: nn.Module, task: Task) -> Predict:
 
 
 def _largest_difference(theirs: Predict, ours: Predict, examples: NDArray[Any]) -> float:
-    """Over all probabilities; the exported model sees the examples in batches of several sizes."""
+    """The largest difference of a probability; the exported model gets the examples in batches of several sizes."""
     found = [theirs(part) for part in np.split(examples, np.cumsum(BATCHES)) if len(part)]
     return float(np.abs(np.concatenate(found) - ours(examples)).max())
 
 
 def _exported(form: str, model: Classifier, like: NDArray[Any], names: str) -> tuple[bytes, Predict]:
-    """The content of the file, and what predicts from it."""
+    """The content of the file, and a function that predicts with it."""
     try:
         return FORMATS[form](_traced(model, like), names)
     except ValueError:
         raise
-    except Exception as error:  # whatever the libraries raise on a network that they cannot follow
+    except Exception as error:  # whatever the libraries raise on a network that they cannot trace
         reason = one_line(error, 300)
         raise ValueError(f"torch cannot export this network as {form} ({reason}); use another format") from error
 
@@ -150,7 +150,7 @@ def _exported(form: str, model: Classifier, like: NDArray[Any], names: str) -> t
 def _to_torch(program: Program, names: str) -> tuple[bytes, Predict]:
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={"classes.json": names})
-    loaded = torch.export.load(io.BytesIO(file.getvalue())).module()  # of what we have just written ourselves
+    loaded = torch.export.load(io.BytesIO(file.getvalue())).module()  # safe: we have just written it ourselves
 
     def predict(x: NDArray[Any]) -> NDArray[Any]:
         with torch.no_grad():
@@ -175,7 +175,7 @@ def _to_onnx(program: Program, names: str) -> tuple[bytes, Predict]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the libraries warn of among themselves, such as a torchvision that nothing here needs."""
+    """Silence the libraries' warnings about each other, such as one about torchvision, which nothing here needs."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -191,7 +191,7 @@ FORMATS: dict[str, Callable[[Program, str], tuple[bytes, Predict]]] = {"onnx": _
 
 
 def _traced(model: Classifier, like: NDArray[Any]) -> Program:
-    """The program, for any number of examples. It is traced on blank ones, since the file keeps those."""
+    """The program, for any number of examples. It is traced on blank ones, since the file keeps them."""
     blank = torch.from_numpy(np.zeros_like(like, shape=(2, *like.shape[1:])))
     with torch.no_grad():
         return torch.export.export(model, (blank,), dynamic_shapes=({0: torch.export.Dim("batch")},))

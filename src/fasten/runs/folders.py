@@ -1,4 +1,4 @@
-"""The folder of a run: what it may hold, and whether a new run may have it."""
+"""The folder of a run: what it may hold, and whether a new run may use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from fasten.records import MATRICES, Record, read_record
 from fasten.sentences import typed
 
-LOG, EVENT = "log.jsonl", '{"event": "'  # and what its lines begin with
+LOG, EVENT = "log.jsonl", '{"event": "'  # and how its lines begin
 FILES = (
     *("record.json", "model.safetensors", "tables.safetensors", "labels.csv", "transition.csv", "report.html"),
     *("probabilities.npy", "gallery.json", LOG, "checkpoint", MATRICES),
@@ -15,7 +15,7 @@ FILES = (
 
 
 def check_no_file(out: Path, wanted: str = "a new folder") -> None:
-    """Refuse a place where no folder can be."""
+    """Refuse a path at which there can be no folder."""
     for folder in (out, *out.parents):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; --out takes {wanted}")
@@ -24,18 +24,18 @@ def check_no_file(out: Path, wanted: str = "a new folder") -> None:
 
 
 def check_folder(out: Path) -> None:
-    """Refuse a folder that holds a run, a file that the run would replace, or something that is no folder."""
+    """Refuse a folder that holds a run, a file that the run would replace, or something that is not a folder."""
     check_no_file(out)
     if (out / "record.json").exists():
-        raise ValueError(f"{out} already holds a run; {typed('resume', out)} goes on with it, or choose another --out")
+        raise ValueError(f"{out} already holds a run; {typed('resume', out)} continues it, or choose another --out")
     if not log_alone(out):
         check_unused(out, "move it away, or choose another --out")
 
 
 def log_alone(out: Path) -> bool:
-    """Whether a log, be it empty or torn, is all that is left of a run: nothing can go on from it, or would be missed.
+    """Whether a log, even an empty or incomplete one, is all that is left of a run: it may then be replaced.
 
-    Somebody else's file of that name is none.
+    A file of that name that somebody else wrote does not count.
     """
     path = out / LOG
     if not path.is_file() or any((out / name).exists() for name in FILES if name != LOG):
@@ -45,7 +45,7 @@ def log_alone(out: Path) -> bool:
 
 
 def check_unused(out: Path, cure: str = "choose another folder") -> None:
-    """Refuse a folder that holds a file of a run's."""
+    """Refuse a folder that holds any file of a run."""
     for name in FILES:
         if (out / name).exists():
             what = "a run" if name == "record.json" else f"{name}, which would be replaced"
@@ -53,8 +53,8 @@ def check_unused(out: Path, cure: str = "choose another folder") -> None:
 
 
 def finished_record(folder: Path) -> Record:
-    """The record of a run that came to its end."""
+    """The record of a finished run; any other is refused."""
     record = read_record(folder)
     if record["result"] is None:
-        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} goes on with it")
+        raise ValueError(f"{folder} is not finished; {typed('resume', folder)} continues it")
     return record

@@ -1,4 +1,4 @@
-"""A trained run, loaded from its folder to predict again."""
+"""Load a trained run from its folder, to predict with it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHUNK = 1000  # rows at a time
 
 
 def read_finished(folder: Path) -> Record:
-    """The record of a run that trained, to its end."""
+    """The record of a finished run that has a model."""
     record = finished_record(folder)
     check_trained(folder, record)
     return record
@@ -45,7 +45,7 @@ def read_finished(folder: Path) -> Record:
 def known_test_task(
     record: Record, data: str, root: Path | None = None, labels: str | None = None, download: bool = False
 ) -> Task:
-    """The test rows of a known data set, split by the run's seed, from where the run found the files, or `root`."""
+    """The test rows of a known data set, split by the run's seed, from `root` or where the run found the files."""
     how = (record["environment"].get("how") or {}) if data == record["run"].get("dataset") else {}
     found = Path(how.get("root") or os.environ.get("FASTEN_DATA", "data"))
     place = Place(root or found, download, labels or how.get("label_set", Place.label_set))
@@ -54,7 +54,7 @@ def known_test_task(
 
 
 def load_new_task(record: Record, data: str, max_bad: int = Own.max_bad, root: Path | None = None) -> Task:
-    """Data to predict, all of a user's rows or the test rows of a known data set: they are the test rows of a task."""
+    """Data to predict, as the test rows of a task: all of a user's rows, or the test rows of a known data set."""
     if not is_own(data):
         return known_test_task(record, data, root)
     rows = read_new_rows(record, data, max_bad, labelled=False)
@@ -64,9 +64,9 @@ def load_new_task(record: Record, data: str, max_bad: int = Own.max_bad, root: P
 def read_new_rows(
     record: Record, data: str, max_bad: int = Own.max_bad, *, labelled: bool = True, own: Own | None = None
 ) -> Rows:
-    """A user's own data, with the classes, the size and the features that the run knows, as `own` says.
+    """Read a user's own data with the classes, the size and the features that the run knows; `own` says how.
 
-    By default they are read as they were then where they lie where those lay that the run was trained on.
+    By default, data at the path that the run was trained on are read as they were then.
     """
     run, about = Run.from_json(record["run"]), examples_of(record)
     own = own or (Own.from_json(run.own) if is_same(data, run.dataset) else Own())
@@ -87,7 +87,7 @@ def is_same(path: str, other: str) -> bool:
 
 
 def examples_of(record: Record) -> Mapping[str, Any]:
-    """What a run's examples are like, its record's `data`: their classes, shape, mean and deviation, among others."""
+    """What a run's examples are like, its record's `data`: classes, shape, mean, standard deviation and more."""
     data: dict[str, Any] = record["data"]
     if "shape" in data:
         fitting = (1, data["shape"][0]) if data["shape"] else ()
@@ -102,7 +102,7 @@ def examples_of(record: Record) -> Mapping[str, Any]:
 
 
 def blank_task(record: Record) -> Task:
-    """A task of the run's examples without any of them."""
+    """A task for examples like the run's, without any rows."""
     about, none = examples_of(record), np.empty(0, np.int64)
     shape = tuple(about["shape"])
     x = np.empty((0, *shape[1:], shape[0]), np.uint8) if len(shape) == 3 else np.empty((0, *shape), np.float32)
@@ -131,7 +131,7 @@ def load_method(folder: Path, task: Task) -> nn.Module:
 
 
 def trainable(task: Task) -> Task:
-    """The same examples with a noisy and a clean row, without which no method can be made."""
+    """The same task with one noisy and one clean row, without which no method can be built."""
     none, first, second = (np.array(rows, np.int64) for rows in ([], [0], [1]))
     labels: Any = {"given": first, "clean": first, "valid": none, "test": none, "truth": None}
     return replace(task, split=Split(first, second, none, none), transition=np.eye(task.num_classes), **labels)
@@ -153,7 +153,7 @@ def _check_examples(folder: Path, data: dict[str, Any], task: Task) -> None:
 
 
 def check_shape(folder: Path, shape: Sequence[int], task: Task) -> None:
-    """Refuse a task whose examples are not of the shape of those that a run was trained on."""
+    """Refuse a task whose examples do not have the shape of those that a run was trained on."""
     if tuple(shape) != task.shape:
         raise ValueError(
             f"{folder} was trained on examples of {in_words(shape)}; it does not take {task.name}, of "
@@ -176,15 +176,15 @@ def _read_weights(path: Path, sha256: str | None) -> dict[str, Tensor]:
 
 
 def predictions(folder: Path, task: Task, machine: Machine) -> Iterator[NDArray[np.float32]]:
-    """Class probabilities (rows, N) of a task's test rows by a run's classifier, in order, some rows at a time."""
+    """Yield a run's class probabilities (rows, N) for a task's test rows, in order, some rows at a time."""
     method = machine.place(load_method(folder, task))
     for probs in engine.predictions(method, make_loader(task, machine, seed=0), "test", chunk=CHUNK):
         yield probs.float().cpu().numpy()
 
 
 def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
-    """Accuracy and NLL of a run's classifier on a task's test rows, and what it makes of each class."""
-    assert len(task.test), "what loads a task to test on sees to it"
+    """Accuracy and NLL of a run's classifier on a task's test rows, and its scores for each class."""
+    assert len(task.test), "whatever loads a task to test on refuses an empty one"
     counts, nll, done = np.zeros((task.num_classes, task.num_classes), np.int64), 0.0, 0
     for probs in predictions(folder, task, machine):
         labels = task.test[done : done + len(probs)]
@@ -201,9 +201,9 @@ def evaluate_run(folder: Path, task: Task, machine: Machine) -> dict[str, Any]:
 
 
 def _class_scores(counts: Labels, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each class: its rows, the share of them that is predicted so, and the share of such predictions that is right.
+    """For each class: its rows, the share of them predicted right, its predictions, and the share of them right.
 
-    `counts[i, j]` are the rows of class i that are predicted as j.
+    `counts[i, j]` is the number of rows of class i that are predicted as j.
     """
     right, rows, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
     return [
@@ -224,13 +224,13 @@ def check_predictions(out: Path) -> None:
         return
     with open(out, "rb") as file:
         if not file.readline().replace(b'"', b"").startswith(b"id,predicted,p"):
-            raise ValueError(f"{out} is already there, and holds no predictions; choose another --out")
+            raise ValueError(f"{out} already exists and does not hold predictions; choose another --out")
 
 
 def predict_run(folder: Path, task: Task, machine: Machine, out: Path, probabilities: bool = False) -> dict[str, Any]:
-    """Write what a run's classifier makes of a task's test rows as a CSV file, whole or not at all.
+    """Write a run's predictions for a task's test rows as a CSV file, whole or not at all.
 
-    Columns: `id`, `predicted`, `p` (the probability of that class), and of each class, where asked for, `p_NAME`.
+    Columns: `id`, `predicted`, `p` (the probability of that class) and, if asked for, `p_NAME` for each class.
     """
     ids, names = task.ids_of(task.split.test), task.class_names
     count, confidence, done = np.zeros(len(names), np.int64), 0.0, 0

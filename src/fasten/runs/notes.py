@@ -1,4 +1,4 @@
-"""What a run says of itself in sentences: how it starts, what it lacks, and what it came to."""
+"""The notes of a run, in sentences: how it starts, what it lacks, and what looks wrong in its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 0.5  # of the labels
 
 
 def first_notes(task: Task, run: Run, plan: list[Stage], device_type: str) -> list[str]:
-    """All that is to be said before the first update."""
+    """All notes that can be made before the first update."""
     notes = [*task.notes, *start_notes(run.recipe)]
     if run.own is not None and device_type == "cpu" and len(task.shape) == 3 and min(task.shape[1:]) > MIDDLE_IMAGE:
         pixels = "×".join(map(str, task.shape[1:]))
@@ -31,22 +31,22 @@ def first_notes(task: Task, run: Run, plan: list[Stage], device_type: str) -> li
 
 
 def start_notes(recipe: Recipe) -> list[str]:
-    """A network made to be trained by others, or one that is frozen, is rarely meant to start from nothing."""
+    """A note if a network that is frozen, or usually comes with trained weights, starts from random ones."""
     made_for_weights = recipe.frozen or recipe.net.startswith(("imagenet-", "timm:", "torchvision:", "hf:"))
     if recipe.weights is not None or not made_for_weights or has_weights(recipe.net):
         return []
-    stays = ", and is frozen so" if recipe.frozen else ""
+    stays = ", and is frozen in that state" if recipe.frozen else ""
     return [f"{recipe.net} starts from random weights{stays}; --set weights=FILE starts it from trained ones"]
 
 
 def stages_in_words(plan: list[Stage]) -> str:
-    """How many epochs each stage has; nothing is said of one alone."""
+    """How many epochs each stage has; empty if there is only one."""
     parts = [f"{stage.name} {stage.epochs}" for stage in plan]
-    return f"epochs of the stages: {', '.join(parts)}" if len(parts) > 1 else ""
+    return f"epochs of each stage: {', '.join(parts)}" if len(parts) > 1 else ""
 
 
 def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
-    """Where a method has more stages than it was given epochs."""
+    """A note if a method has more stages than it was given epochs."""
     total = sum(stage.epochs for stage in plan)
     if total == recipe.epochs:
         return []
@@ -54,9 +54,11 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
 
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:
-    """What the run does where a class has few clean rows, or none."""
+    """Notes on what the run does about classes with few clean rows, or none."""
     none = listed([task.class_names[c] for c in task.unseen_classes])
-    kept = [f"no clean rows in {none}: such labels are kept, since no row shows what belongs there"] if none else []
+    kept = (
+        [f"no clean rows in {none}: rows with such a label keep it, as no row shows what belongs there"] if none else []
+    )
     return [*_few(task, plan), *kept]
 
 
@@ -72,14 +74,14 @@ def _few(task: Task, plan: list[Stage]) -> list[str]:
 
 
 def epoch_warnings(row: Mapping[str, Any]) -> list[str]:
-    """What looks wrong at an epoch's end."""
+    """What looks wrong at the end of an epoch."""
     collapsed = ["the classifier has collapsed: it predicts one class for all rows"]
     found = collapsed if row.get("predicted_classes") == 1 else []
     return [*found, *_singular("T as training estimates it", row.get("t_smallest_singular"))]
 
 
 def final_warnings(best: Mapping[str, Any], probs: NDArray[Any], T: NDArray[np.float64]) -> list[str]:
-    """What looks wrong at the selected epoch, from its row, its p(y | x) of the rows and the T of the given labels."""
+    """What looks wrong at the selected epoch, from its row, p(y | x) of the rows, and the T of the given labels."""
     row = {**best, "predicted_classes": len(np.unique(probs.argmax(1)))}  # of all rows, not of a few that validate
     found = [f"at the selected epoch {text}" for text in epoch_warnings(row)]
     return [*found, *_singular("T of the given labels", smallest_singular(T))]
@@ -95,7 +97,7 @@ def _singular(name: str, smallest: float | None) -> list[str]:
 
 
 def clean_rows_do_better(record: Record) -> str | None:
-    """A sentence where clean-only wins by more than the standard error of its accuracy, on validation or test rows."""
+    """A sentence if clean-only wins by more than the standard error of its accuracy, on validation or test rows."""
     reference, result = record["references"].get("clean_only"), record["result"]
     for part, key in (("validation", "valid"), ("test", "test")):
         rows, name = record["data"][f"rows_{key}"], f"{key}_accuracy"
@@ -105,17 +107,17 @@ def clean_rows_do_better(record: Record) -> str | None:
         if gain(here, alone, rows) < 0:
             another = "" if record["run"]["method"] == "dividemix-clean" else "try --method dividemix-clean, "
             return (
-                f"the clean rows alone do better: {alone:.1%} of the {part} rows against {here:.1%} with the noisy "
-                f"ones; use --method clean-only, {another}or have more labels checked"
+                f"training on the clean rows alone does better: {alone:.1%} of the {part} rows are right, against "
+                f"{here:.1%} with the noisy rows; use --method clean-only, {another}or have more labels checked"
             )
     return None
 
 
 def most_labels_wrong(method: str, share: float) -> str | None:
-    """A hint where FasTEN has trained on labels of which more than half look wrong."""
+    """A hint if FasTEN was trained on labels of which more than half look wrong."""
     if method != "fasten" or share <= MOST:
         return None
     return (
-        f"{share:.0%} of the labels look wrong: where most were, --method dividemix-clean has done better on all data "
+        f"{share:.0%} of the labels look wrong: when most were wrong, --method dividemix-clean did better on all data "
         "that we tried, in several times the time"
     )

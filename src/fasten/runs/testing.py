@@ -1,4 +1,4 @@
-"""Data on which to test a run, and which of their rows it was trained on, wherever these lie now."""
+"""Data to test a run on, and which of their rows it was trained on, even if these have moved since."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from fasten.records import Record, Run
 from fasten.runs.inference import examples_of, is_same, known_test_task, read_finished, read_new_rows
 from fasten.sentences import are, some
 
-TRAINED_ON = "the run was trained on these rows: the accuracy is not that on new ones"
+TRAINED_ON = "the run was trained on these rows, so this is not its accuracy on new ones"
 ALIKE = (
-    "{alike} of the {rows} {have} the id and the label of rows that the run was trained on: if they are these, the "
-    "accuracy is not that on new ones"
+    "{alike} of the {rows} {have} the id and the label of rows that the run was trained on: if they are the same rows, "
+    "this is not the accuracy on new ones"
 )
-SUGGESTED = ", and {labels} {are} the run's suggestion in place of the given one: its own word, where taken from it"
-OF_THIS_NAME = "the run was trained on data of this name: where rows are the same, the accuracy is not that on new ones"
+SUGGESTED = (
+    ", and {labels} {are} the run's suggestion, not the given one: if taken from it, the run is tested on itself"
+)
+OF_THIS_NAME = "the run was trained on data of this name: if rows are the same, this is not the accuracy on new ones"
 UNKNOWN = "it is not known which of these rows the run was trained on: {why}"
 
 
@@ -38,11 +40,11 @@ def load_test_task(
     download: bool = False,
     max_bad: int = Own.max_bad,
 ) -> Task:
-    """Data on which to test a run: all that it takes of a task is the test rows, which all have a label.
+    """Data to test a run on: a task of which only the test rows are used, which all have a label.
 
-    Of a known data set they are split by the run's seed: of the run's own data, they are those that it held back. The
-    files are looked for where the run found them, unless `root` says otherwise. Of a user's data they are the rows of
-    the test split, if there are any, else all that have a label.
+    For a known data set, they are split by the run's seed; if it is the one that the run was trained on, they are the
+    rows that the run held back. The files are looked for where the run found them, unless `root` says otherwise. For a
+    user's own data, they are the rows of the test split if there are any, otherwise all rows with a label.
     """
     record = read_finished(folder)
     if not is_own(data):
@@ -50,7 +52,7 @@ def load_test_task(
     rows, run = read_new_rows(record, data, max_bad), Run.from_json(record["run"])
     found, doubt = _audited(folder, record)
     there = seen = is_same(data, run.dataset)
-    if found is not None and run.noise == "none":  # with noise the run's labels are not those of its data
+    if found is not None and run.noise == "none":  # with injected noise, the run's labels are not those of its data
         seen = _is_runs(rows, found)
         if seen and not there:
             then = _as_then(rows, record, data, max_bad, found)
@@ -64,7 +66,7 @@ def load_test_task(
 
 
 def _audited(folder: Path, record: Record) -> tuple[Audit | None, str | None]:
-    """The rows of a user's own data that the run was trained on, or why nobody knows them any more."""
+    """The rows of a user's own data that the run was trained on, or why they are no longer known."""
     if record["run"].get("own") is None or not (folder / "labels.csv").is_file():
         return None, None
     try:
@@ -74,21 +76,21 @@ def _audited(folder: Path, record: Record) -> tuple[Audit | None, str | None]:
 
 
 def _is_runs(rows: Rows, found: Audit) -> bool:
-    """Whether the rows to train on are those that the run had, with the labels that they had."""
+    """Whether the rows to train on are those that the run had, with the same labels."""
     labels = zip(rows.ids, rows.given_codes().tolist(), rows.split, strict=True)
     here = {name: label for name, label, part in labels if label >= 0 and part in (None, "train")}
     return here == dict(zip(found.known.ids, found.known.given.tolist(), strict=True))
 
 
 def _has_examples(rows: Rows, record: Record) -> bool:
-    """Whether these rows have the mean and the deviation of the run's: ids may be mere numbers, and labels in order."""
+    """Whether these rows have the run's mean and standard deviation: ids may be mere numbers, and labels sorted."""
     task = make_own_task(rows, Run.from_json(record["run"]).seed)
     told = examples_of(record)
     return all(np.allclose(getattr(task, key), told[key], rtol=1e-6, atol=1e-9) for key in ("mean", "std"))
 
 
 def _as_then(rows: Rows, record: Record, data: str, max_bad: int, found: Audit) -> Rows:
-    """The run's data that are named in another way, with the folders beside them, and the verdicts that it knew."""
+    """The run's data, found at another path, with the folders given beside them and the verdicts that the run knew."""
     beside = _beside(record["run"], data)
     if beside != Own():
         rows = read_new_rows(record, data, max_bad, own=beside)
@@ -102,7 +104,7 @@ def _as_then(rows: Rows, record: Record, data: str, max_bad: int, found: Audit) 
 
 
 def _beside(run: Mapping[str, Any], data: str) -> Own:
-    """The folders that the run had beside its data, where they lie to these as they did then."""
+    """The folders that the run had beside its data, if they are at the same place relative to these data."""
     own, found = Own.from_json(run["own"]), dict[str, Any]()
     for key in ("clean", "valid", "test"):
         if (folder := getattr(own, key)) is not None:
@@ -127,14 +129,14 @@ def _labelled_task(rows: Rows, record: Record) -> Task:
 
 
 def _alike(rows: Rows, tested: Labels, found: Audit, made: bool) -> str | None:
-    """A sentence where some of the rows seem to be rows that the run was trained on, and some labels `made` by it."""
+    """A sentence if some of the rows seem to be ones that the run was trained on; `made`: or on labels that it made."""
     place = {name: row for row, name in enumerate(found.known.ids)}
     at = np.array([place.get(rows.ids[row], -1) for row in tested.tolist()], np.int64)
     here, at = tested[at >= 0], at[at >= 0]
     given, label = found.known.given, rows.given_codes()[here]
     repaired = encode_labels("labels.csv", found.class_names, found.in_order("corrected").tolist())
     alike = (label == given[at]) | (label == repaired[at])
-    # Rows without ids are numbered, as others may be, too: labels then agree by chance alone.
+    # Rows without ids are numbered, and so may those of other data be: labels then agree by chance alone.
     share = np.bincount(given, minlength=len(found.class_names)) / len(given)
     chance = share[given[at]] + np.where(repaired[at] != given[at], share[repaired[at]], 0.0)
     if not len(at) or alike.mean() <= (1 + chance.mean()) / 2:

@@ -52,24 +52,24 @@ from fasten.runs.notes import (
 from fasten.runs.unseen import by_heart, unseen_probabilities
 from fasten.signals import asked_to_stop
 
-EPOCH_CHECKPOINT_SECONDS = 20.0  # at an epoch's end, when so much has passed since the last one
-UPDATE_CHECKPOINT_SECONDS = 300.0  # anywhere
+EPOCH_CHECKPOINT_SECONDS = 20.0  # at the end of an epoch, if so much time has passed since the last one
+UPDATE_CHECKPOINT_SECONDS = 300.0  # after any other update
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
-KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # what resume goes by
-REFERENCE_UPDATES = 1000  # what clean-only gets at least; a tenth of the run's updates where that is more
+KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # for `resume`
+REFERENCE_UPDATES = 1000  # of clean-only, but at most the run's; a tenth of the run's if that is more
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to carry out a run, none of which changes what it computes (up to rounding, and while it is finite)."""
+    """How to carry out a run; nothing here changes what it computes (up to rounding, and as long as it is finite)."""
 
     place: Place | None = None  # None: `Place()`, or where the run found its data
     device: str | None = None  # None: auto, or that of the run
     clean_reference: bool = True
     noisy_reference: bool = False
     deterministic: bool = False
-    checkpoint_every: float | None = None  # seconds; None: as the two numbers above say
-    on_nan: str | None = None  # stop or rewind; None: stop, or what the run was begun with
+    checkpoint_every: float | None = None  # seconds; None: the two numbers above
+    on_nan: str | None = None  # stop or rewind; None: stop, or what the run was started with
     on_start: Callable[[Record, int], None] = lambda record, updates: None
     on_update: Callable[[int], None] = lambda updates: None
     on_epoch: Callable[[Row], None] = lambda row: None
@@ -77,7 +77,7 @@ class Settings:
 
 
 def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
-    """Carry out a run in a new folder; go on with it where torchrun has started this again after a rank died."""
+    """Carry out a run in a new folder; continue it if torchrun has restarted this process after a rank died."""
     began, settings = time.perf_counter(), settings or Settings()
     place = settings.place or Place()
     settings = replace(settings, place=place, device=settings.device or "auto")
@@ -91,7 +91,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
     machine = choose_machine(settings.device, deterministic=settings.deterministic)
     how = {"root": os.fspath(place.root), "label_set": place.label_set, "device": settings.device}
     record = new_record(run, task, machine, how | {key: getattr(settings, key) for key in KEPT})
-    ranks.wait()  # until all have looked at the folder, before there is something in it
+    ranks.wait()  # until all ranks have checked the folder, before anything is in it
     if ranks.rank() == 0:
         out.mkdir(parents=True, exist_ok=True)
     with at_work(out, new=True):
@@ -101,7 +101,7 @@ def train(run: Run, out: Path, settings: Settings | None = None) -> Record:
 
 
 def resume(out: Path, settings: Settings | None = None) -> Record:
-    """Go on with a run whose folder is there; a finished one is left as it is."""
+    """Continue the run in a folder; a finished one is left as it is."""
     with at_work(out):
         return _go_on(out, settings or Settings())
 
@@ -122,7 +122,7 @@ def _go_on(out: Path, settings: Settings) -> Record:
     environment = record["environment"] | {"how": how} | shared_gpu()
     task = load_task(run.dataset, run.noise, run.seed, place, run.clean, run.own)
     check_same(record, task, run.dataset)
-    if environment != record["environment"]:  # what is said now also holds the next time
+    if environment != record["environment"]:  # what is asked for now also holds the next time
         record["environment"] = environment
         if ranks.rank() == 0:
             write_record(out, record)
@@ -130,14 +130,14 @@ def _go_on(out: Path, settings: Settings) -> Record:
 
 
 def _said(settings: Settings) -> dict[str, Any]:
-    """What is asked of a run that goes on, where it is not left as it was."""
+    """The settings that this `resume` changes."""
     said = {key: getattr(settings, key) for key in ("checkpoint_every", "on_nan", "device")}
     said["root"] = None if settings.place is None else os.fspath(settings.place.root)
     return {key: value for key, value in said.items() if value is not None}
 
 
 class _Session:
-    """One process's share of a run: all of it, or what is left of it."""
+    """One process's part in a run: in all of it, or in what is left of it."""
 
     def __init__(self, run: Run, task: Task, out: Path, settings: Settings, record: Record) -> None:
         self.run, self.task, self.out, self.settings, self.record = run, task, out, settings, record
@@ -154,7 +154,7 @@ class _Session:
         self.log = self._restore()
 
     def _restore(self) -> Log | None:
-        """The log, on the first rank; the others write nothing."""
+        """Restore the newest checkpoint, if any, and return the log; None on all ranks but the first, which writes."""
         found = self.checkpoints.load()
         lines: list[str] = []
         if found is None:
@@ -209,7 +209,7 @@ class _Session:
 
     def _train(self) -> None:
         if self.settings.on_nan == "rewind" and self.checkpoints.newest is None:
-            self.save()  # else there might be nothing to go back to
+            self.save()  # otherwise there might be nothing to go back to
         while True:
             try:
                 self.fit.run()
@@ -239,7 +239,7 @@ class _Session:
             raise KeyboardInterrupt
 
     def _agreed(self, epoch_ended: bool, due: bool) -> tuple[bool, bool]:
-        """Whether to stop, and whether to save. Several ranks have to meet for it, and do so now and then."""
+        """Whether to stop, and whether to save. Several ranks must meet to agree, and do so only now and then."""
         if ranks.world() > 1 and not epoch_ended and self.fit.progress.done % MEETING:
             return False, False
         stop = ranks.votes(self.asked()) > 0
@@ -250,10 +250,10 @@ class _Session:
             self.log.add(**event)
 
     def _rewind(self, error: Diverged) -> None:
-        """Back to the last checkpoint, which is finite, and on with a lower rate; or stop, where that is not wanted."""
+        """Go back to the last checkpoint, which is finite, and continue at a lower rate; raise if that is unwanted."""
         self._tell(event="diverged", **vars(error.found))
         self.checkpoints.wait()
-        ranks.wait()  # for the one that writes
+        ranks.wait()  # for the rank that writes
         newest = self.checkpoints.newest
         name, rate = rate_of(self.run.method, self.run.options, self.run.recipe)
         rate *= self.fit.progress.rate_factor
@@ -274,11 +274,11 @@ class _Session:
         went = {"epoch": found.epoch, "update": found.update, "back_to": there, "rate_factor": factor}
         self.record |= {"rewinds": [*rewinds, went], "notes": list(dict.fromkeys([*notes, *self.record["notes"]]))}
         self._tell(event="rewind", **went)
-        self._note(f"{error}; taken back to checkpoint {there}, and on with {factor:g} of the learning rate")
+        self._note(f"{error}; went back to checkpoint {there}, and continued with {factor:g} of the learning rate")
         self.save()
 
     def save(self) -> None:
-        """A checkpoint of this very update: all ranks hold the same, and the first one writes it."""
+        """Save a checkpoint of the current update: all ranks hold the same state, and the first one writes it."""
         if self.log is None:
             return
         meta = {"progress": self.fit.snapshot(), "log": self.log.lines, "record": self.record}
@@ -307,7 +307,7 @@ class _Session:
             ("noisy_only", "cross-entropy", self.settings.noisy_reference),
         ):
             if wanted and method != self.run.method:
-                self.settings.say(f"now {method} on the same rows, to compare")
+                self.settings.say(f"now training {method} on the same rows, for comparison")
                 try:
                     self.record["references"][name] = self._reference(method)
                 except Diverged as error:
@@ -315,9 +315,9 @@ class _Session:
                     self._note(f"{method} is left out of the comparison: {error}")
 
     def _reference(self, name: str) -> dict[str, Any]:
-        """Another method on the same task: clean-only at a tenth of the updates or 1,000, cross-entropy in full.
+        """Train another method on the same task: clean-only for a tenth of the updates or 1,000, cross-entropy in full.
 
-        Where the run was taken back, its rate is lower, too.
+        If the run went back after a divergence, this has its lower rate from the start.
         """
         recipe = self._plain_recipe()
         if name == "clean-only":
@@ -336,7 +336,7 @@ class _Session:
         return values | {"updates": _count_updates(fit), "seconds": fit.progress.seconds}
 
     def _plain_recipe(self) -> Recipe:
-        """The run's, with the data's own course of the rate: a reference must not depend on what it is held against."""
+        """The run's recipe, with the data's own schedule: a reference must not depend on what it is compared with."""
         recipe = self.run.recipe
         if find_method(self.run.method).schedule is None:
             return recipe
@@ -345,7 +345,7 @@ class _Session:
         return replace(recipe, **course).scaled(recipe.epochs)
 
     def _write(self, found: Evaluation, log: Log) -> None:
-        """The record last: a folder whose record has a result is complete."""
+        """Write all files, the record last: a folder whose record has a result is complete."""
         names = self.task.class_names
         table = found.findings.table(found.known, names, verdicts=self.task.known is not None)
         audit.write_labels(table, self.out / "labels.csv")

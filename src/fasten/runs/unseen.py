@@ -1,7 +1,7 @@
 """Probabilities of noisy rows by networks that were not trained on them.
 
-A network that is trained on labels as they are ends by knowing the wrong ones by heart, and finds them right. Where
-no clean row holds against that, each third of the noisy rows is judged by a network that saw the other two alone.
+A network that is trained on the given labels ends up memorising the wrong ones, and takes them for right. If there is
+no clean row to counter that, each third of the noisy rows is judged by a network that saw only the other two.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fasten.sentences import some
 Probabilities = NDArray[np.floating]
 
 FOLDS = 3
-LEAST = 2 * FOLDS  # rows of a label, else too few are left to learn it from
+LEAST = 2 * FOLDS  # rows of a label; with fewer, too few are left to learn it from
 VERIFY = "; verify some rows at random, and train again with them"
 
 
 def by_heart(run: Run, task: Task) -> bool:
-    """Whether a method will know the wrong labels of users' own data by heart, and nothing says which these are."""
+    """Whether a method will memorise the wrong labels of a user's own data, and nothing says which these are."""
     return run.method == "cross-entropy" and task.known is not None and not len(task.clean)
 
 
@@ -43,9 +43,9 @@ def unseen_probabilities(
     net: nn.Module | None = None,
     rate_factor: float = 1.0,
 ) -> Probabilities:
-    """`probs`, p(y | x) of the audited rows, with those of noisy rows replaced: trained like the run, fold by fold.
+    """`probs`, p(y | x) of the audited rows, with those of noisy rows replaced by networks trained like the run.
 
-    `say` is told which rows could be judged so; `rate_factor` is that of the run, which may have been taken back.
+    `say` is told which rows could be judged so; `rate_factor` is the run's, below 1 if it went back after a divergence.
     """
     probs, fold = np.array(probs), _folds(task.given, task.num_classes, run.seed)
     say(_in_words(int((fold < 0).sum()), len(fold)))
@@ -56,20 +56,20 @@ def unseen_probabilities(
         if np.isfinite(found[rows]).all():
             probs[rows] = found[rows]
         else:
-            say(f"one of the {FOLDS} networks diverged: what it should judge is judged by one that knows it by heart")
+            say(f"one of the {FOLDS} networks diverged: its rows are judged by one that was trained on them")
     return probs
 
 
 def _in_words(rare: int, rows: int) -> str:
-    nothing, few = "no clean row says which labels are wrong", f"of a label with fewer than {LEAST} rows"
+    nothing, few = "no clean row shows which labels are wrong", f"of a label with fewer than {LEAST} rows"
     if rare == rows:
-        return f"{nothing}, and every row is {few}, so the network may know wrong labels by heart{VERIFY}"
-    rest = f", but for {some(rare, 'row')} {few}" if rare else ""
-    return f"{nothing}, so each was judged by that one of {FOLDS} networks which had not seen it{rest}{VERIFY}"
+        return f"{nothing}, and every row is {few}, so the network may have memorised wrong labels{VERIFY}"
+    rest = f", except for {some(rare, 'row')} {few}" if rare else ""
+    return f"{nothing}, so each was judged by the one of {FOLDS} networks that had not seen it{rest}{VERIFY}"
 
 
 def _without(task: Task, rows: NDArray[np.bool_]) -> Task:
-    """The task with fewer noisy rows to train on."""
+    """The task without these noisy rows to train on."""
     truth = None if task.truth is None else task.truth[~rows]
     split = replace(task.split, noisy=task.split.noisy[~rows])
     return replace(task, split=split, given=task.given[~rows], truth=truth)
@@ -83,7 +83,7 @@ def _judged(run: Run, part: Task, machine: Machine, net: nn.Module | None, rate_
 
 
 def _folds(given: Labels, num_classes: int, seed: int) -> Labels:
-    """The fold of each row, every label shared out evenly; −1 where a label is too rare for it.
+    """The fold of each row, with every label spread evenly; −1 if a label is too rare for that.
 
     >>> _folds(np.array([0, 0, 0, 1, 0, 0, 0]), 2, seed=0)[[3]].tolist()
     [-1]
