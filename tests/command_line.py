@@ -30,7 +30,7 @@ def refuse(command: str, capsys, *words: str, folder: Path | None = None) -> str
     assert said.err.endswith("\n")
     assert "Traceback" not in said.err
     for word in words:
-        assert word in said.err
+        assert word in said.err, f"{word!r} is not in {said.err!r}"
     assert tree(folder) == before
     return said.err
 

@@ -212,7 +212,7 @@ def test_a_torn_file_is_made_again(alone, begun, capsys, name, how):
     assert len(told) == (name == "checkpoint")
     assert all(note in said for note in told)
     if name == "record.json":
-        assert "record.json is lost or damaged; it is made again from the last checkpoint" in said
+        assert "record.json is lost or damaged; it is restored from the last checkpoint" in said
 
 
 def test_where_no_checkpoint_is_whole_that_is_said(begun, capsys):
@@ -238,7 +238,7 @@ def test_a_run_of_which_the_log_alone_is_left_begins_anew(alone, tmp_path, capsy
     log = (alone / "log.jsonl").read_bytes()
     Path("run/log.jsonl").write_bytes(log[:length])
     assert main(["resume", "run", "--json"]) == 2
-    assert "; the same `fasten train` as before begins it anew\n" in capsys.readouterr().err
+    assert "; the same `fasten train` as before starts it again\n" in capsys.readouterr().err
     assert Path("run/log.jsonl").read_bytes() == log[:length]
     assert main([*go_on(tmp_path), "--json"]) == 0
     assert left_by(tmp_path / "run") == left_by(alone)
@@ -265,7 +265,7 @@ def test_ctrl_c_and_sigterm_end_the_update_write_a_checkpoint_and_say_how_to_go_
         os.kill(process.pid, number)
         status, said = finish(process, tmp_path)
         assert status == 130
-        assert said.endswith("fasten: interrupted; `fasten resume run` goes on from the last checkpoint\n")
+        assert said.endswith("fasten: interrupted; `fasten resume run` continues from the last checkpoint\n")
         assert "stopping after this update, with a checkpoint" in said
     monkeypatch.chdir(tmp_path)
     assert main([*go_on(tmp_path), "--json"]) == 0
@@ -324,7 +324,7 @@ def test_a_write_that_fails_in_its_middle_leaves_the_last_checkpoint(alone, begu
     process.start()
     status, said = finish(process, begun.parent)
     assert status == 2
-    cure = "when that is put right, `fasten resume run` goes on from the last checkpoint"
+    cure = "once that is fixed, `fasten resume run` continues from the last checkpoint"
     assert said.endswith(f"fasten: File too large: run/checkpoint/000000030.safetensors; {cure}\n")
     assert {path.name: path.read_bytes() for path in (begun / "checkpoint").iterdir()} == kept
     assert main(["resume", "run", "--json"]) == 0
@@ -340,7 +340,7 @@ def test_a_folder_that_can_no_longer_be_written_leaves_the_last_checkpoint(alone
         patch.setattr(os, "fsync", refuse)
         assert main(["resume", "run", "--json"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("fasten: Read-only file system: run/log.jsonl; when that is put right, `fasten resume run`")
+    assert said.startswith("fasten: Read-only file system: run/log.jsonl; once that is fixed, `fasten resume run`")
     assert {path.name: path.read_bytes() for path in (begun / "checkpoint").iterdir()} == kept
     assert main(["resume", "run", "--json"]) == 0
     assert left_by(begun) == left_by(alone)
@@ -371,7 +371,7 @@ def test_data_that_are_lost_on_the_way_and_come_back(tmp_path, capsys, monkeypat
         assert main([*train, "--out", "run"]) == 2
     said = capsys.readouterr().err
     lost = r"the image d\d/\d+.png cannot be read any more .no such file.*"
-    assert re.fullmatch(rf"fasten: {lost}`fasten resume run` goes on from the last checkpoint\n", said)
+    assert re.fullmatch(rf"fasten: {lost}`fasten resume run` continues from the last checkpoint\n", said)
     assert newest(tmp_path) >= 20
     assert main(["resume", "run", "--json"]) == 2
     assert "photos" in capsys.readouterr().err

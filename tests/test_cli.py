@@ -81,14 +81,14 @@ TRAIN = "train digits --device cpu --epochs 1 --out run"
             "train zzz --out run",
             ["unknown data set 'zzz', and no file or folder has that name; known: digits", "cifar10n"],
         ),
-        ("train digits --epochs 0 --out run", ["--epochs", "from 1 on", "got 0"]),
+        ("train digits --epochs 0 --out run", ["--epochs", "1 or more", "got 0"]),
         ("train digits --epochs many --out run", ["--epochs", "whole number", "'many'"]),
         ("train digits --epochs 1.5 --out run", ["--epochs", "whole number", "'1.5'"]),
-        ("train digits --seed -1 --out run", ["--seed", "from 0 on", "got -1"]),
+        ("train digits --seed -1 --out run", ["--seed", "0 or more", "got -1"]),
         (f"{TRAIN} --on-nan hope", ["--on-nan", "stop or rewind", "'hope'"]),
         (f"{TRAIN} --checkpoint-every often", ["--checkpoint-every", "seconds", "'often'"]),
-        (f"{TRAIN} --checkpoint-every -1", ["--checkpoint-every", "from 0 on", "-1"]),
-        (f"{TRAIN} --checkpoint-every nan", ["--checkpoint-every", "from 0 on", "nan"]),
+        (f"{TRAIN} --checkpoint-every -1", ["--checkpoint-every", "0 or more", "-1"]),
+        (f"{TRAIN} --checkpoint-every nan", ["--checkpoint-every", "0 or more", "nan"]),
         (f"{TRAIN} --method fastn", ["unknown method 'fastn'", "did you mean 'fasten'?"]),
         (f"{TRAIN} --method zzz", ["unknown method 'zzz'", "cross-entropy"]),
     ],
@@ -114,7 +114,7 @@ def test_a_mistyped_command_is_refused(folder, capsys, command, words):
         ("matrix:low.csv", ["low.csv", "row 0 sums to 0.9", "expected 1"]),
         ("matrix:words.csv", ["words.csv", "not a table of numbers"]),
         ("matrix:cut.npy", ["cut.npy", "cannot be read"]),
-        ("matrix:negative.npy", ["negative.npy", "row 0 is negative"]),
+        ("matrix:negative.npy", ["negative.npy", "row 0 has a negative"]),
         ("matrix:a.txt", ["a.txt", ".csv, .npy or .npz"]),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_setting_that_is_written_as_an_option_is_refused_with_its_name(capsys,
         ("batch_size=99999999999999999999", ["batch_size takes a whole number up to 2,147,483,647", "'99999999"]),
         ("batch_size=1.5", ["batch_size takes a whole number", "'1.5'"]),
         ("epochs=2", ["epochs is set twice"]),
-        ("milestones=abc", ["milestones takes", "with commas", "'abc'"]),
+        ("milestones=abc", ["milestones takes", "separated by commas", "'abc'"]),
         ("milestones=0", ["milestones must be at least 1", "got 0"]),
         ("rate=nan", ["rate", "finite", "'nan'"]),
         ("rate=-1", ["rate must be above 0", "got -1"]),
@@ -209,10 +209,10 @@ def test_a_device_that_is_not_there_is_refused(folder, finished, capsys, command
     [
         ("bench --methods fasten,foo", ["unknown method 'foo'"]),
         ("bench --methods ,", ["--methods", "`fasten methods`"]),
-        ("bench --rounds 0", ["--rounds", "from 1 on"]),
-        ("bench --updates 0", ["--updates", "from 1 on"]),
-        ("bench --batch 1", ["--batch", "from 2 on"]),
-        ("bench --size 0", ["--size", "from 2 on"]),
+        ("bench --rounds 0", ["--rounds", "1 or more"]),
+        ("bench --updates 0", ["--updates", "1 or more"]),
+        ("bench --batch 1", ["--batch", "2 or more"]),
+        ("bench --size 0", ["--size", "2 or more"]),
         ("bench --net foo", ["unknown network 'foo'"]),
         ("bench --net mlp", ["'mlp' does not take images"]),
         ("bench --set norm=foo", ["norm must be one of", "'foo'"]),
@@ -486,7 +486,7 @@ def test_a_full_disk_stops_a_run_that_resume_finishes(folder, plain, capsys, mon
     said = capsys.readouterr()
     assert said.out == ""
     expected = (
-        "fasten: no space left on the disk; free some, and `fasten resume run` goes on from the last checkpoint\n"
+        "fasten: no space left on the disk; free some, and `fasten resume run` continues from the last checkpoint\n"
     )
     assert said.err == expected
     assert read_record(Path("run"))["result"] is None
@@ -516,7 +516,7 @@ def test_an_interrupted_run_says_how_to_go_on(folder, plain, capsys, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Display, "update", interrupt)
         assert main(shlex.split(f"train digits {ARGS} --no-references --json --out run")) == 130
-    assert capsys.readouterr().err == "fasten: interrupted; `fasten resume run` goes on from the last checkpoint\n"
+    assert capsys.readouterr().err == "fasten: interrupted; `fasten resume run` continues from the last checkpoint\n"
     answer("resume run", capsys)
     assert without_times(read_record(Path("run"))) == plain
 
@@ -678,7 +678,7 @@ def test_a_method_in_stages_says_how_it_shares_the_epochs_out(folder, capsys):
     command = "train digits --method deep-knn --device cpu --set batch_size=400 --no-references"
     assert main(shlex.split(f"{command} --epochs 4 --out long")) == 0
     said, note = capsys.readouterr().err, "3 epochs are trained, not 1: each of the 3 stages has at least one"
-    assert "epochs of the stages: clean 1, union 1, filtered 2" in said
+    assert "epochs of each stage: clean 1, union 1, filtered 2" in said
     assert "epoch 3 (filtered): loss" in said
     assert "are trained, not" not in said
     assert main(shlex.split(f"{command} --epochs 1 --out short")) == 0
@@ -760,7 +760,7 @@ def test_bench_times_methods_against_cross_entropy(capsys):
 
 def test_bench_names_the_methods_whose_runs_are_shorter_than_it_counts(capsys):
     text = answer("bench --methods glc,deep-knn,dividemix --rounds 1 --updates 1 --size 4 --batch 20", capsys)
-    assert "\ndeep-knn, dividemix: as if they dropped no row" in text
+    assert "\ndeep-knn, dividemix: timed as if they dropped no row" in text
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

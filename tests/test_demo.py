@@ -22,7 +22,7 @@ def test_somebodys_folder_is_left_alone(tmp_path, name):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("somebody's work")
     for out in (tmp_path, path):
-        with pytest.raises(SystemExit, match="is not of an earlier demo; choose another --out"):
+        with pytest.raises(SystemExit, match="is not from an earlier demo; choose another --out"):
             clear(out)
     assert path.read_text() == "somebody's work"
 

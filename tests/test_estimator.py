@@ -437,7 +437,7 @@ def test_images_come_as_arrays_or_as_files(tmp_path):
     np.testing.assert_array_equal(files.predict_proba(pd.Series(paths)), clf.predict_proba(images))
     assert set(files.label_issues_["id"]) == {path.as_posix() for path in paths}
     with pytest.raises(
-        ValueError, match="examples of 4×4 pixels in grey, and the classifier was fitted to 8×8 pixels in grey"
+        ValueError, match="examples of 4×4 pixels in grey, but the classifier was fitted to 8×8 pixels in grey"
     ):
         clf.predict(images[:, :4, :4])
     paths[3].write_bytes(b"not an image")
@@ -568,7 +568,7 @@ def test_a_damaged_file_is_refused(fitted, tmp_path, damage):
     flipped[-5] ^= 1
     other = whole.replace(json.dumps(clf.notes_[0]).encode()[1:9], b"x" * 8)
     path.write_bytes({"cut": whole[:-100], "flip": bytes(flipped), "text": b"hello", "other": other}[damage])
-    with pytest.raises(ValueError, match="damaged or no saved classifier"):
+    with pytest.raises(ValueError, match="damaged or not a saved classifier"):
         FasTENClassifier.load(path)
 
 
@@ -578,12 +578,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 WRONG = {
-    "X_clean and y_clean come together": {"X_clean": [[0] * 5]},
+    "X_clean and y_clean come together, but one of them is missing; give both": {"X_clean": [[0] * 5]},
     "y_clean holds no label in row 1": {"X_clean": [[0] * 5] * 2, "y_clean": [1, None]},
     "3 verified labels for the 60 rows": {"y_verified": [0, 1, 2]},
-    "y holds numbers, but some verified label is none": {"y_verified": ["cat"] + [None] * 59},
-    "rows are verified as '7', '8', …, and no row is given any of these, but '0' for one": {"y_verified": [7, 8] * 30},
-    "rows are verified as 'ape', 'bee', …, and no row": {"y_verified": list(np.array(["ape", "bee"] * 30))},
+    "y holds numbers, but a verified label does not": {"y_verified": ["cat"] + [None] * 59},
+    "rows are verified as '7', '8', …, and none of these is a given label, but '0' is": {"y_verified": [7, 8] * 30},
+    "rows are verified as 'ape', 'bee', …, and none": {"y_verified": list(np.array(["ape", "bee"] * 30))},
     "unknown picked 'rndom'": {"y_verified": [1] * 9 + [None] * 51, "picked": ["rndom"] * 60},
     "X has 4 features, but FasTENClassifier is expecting 5": {"X_clean": [[0] * 4], "y_clean": [1]},
     "no row whose label is in doubt": {"y_verified": [0, 1, 2] * 20, "picked": ["chosen"] * 60},

@@ -28,7 +28,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path):
 
     with pytest.raises(OSError, match="the disk is gone"):
         write_npy(tmp_path / "a.npy", parts(), (4, 3))
-    with pytest.raises(AssertionError, match="1 rows came, and 4 were promised"):
+    with pytest.raises(AssertionError, match="1 rows came, and 4 were expected"):
         write_npy(tmp_path / "a.npy", [np.zeros((1, 3))], (4, 3))
     assert list(tmp_path.iterdir()) == []
 

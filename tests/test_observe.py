@@ -283,7 +283,7 @@ def test_batches_that_do_not_fit_are_refused():
         with pytest.raises(ValueError, match="as whole numbers"):
             watch.update(rows, torch.zeros(2, 3))
     for rows in ([0, 6], [-1, 2]):
-        with pytest.raises(ValueError, match="and there are 6 labels"):
+        with pytest.raises(ValueError, match="but there are 6 labels"):
             watch.update(rows, torch.zeros(2, 3))
     watch.update(range(6), torch.full((6, 3), torch.nan))
     with pytest.raises(ValueError, match="logits of 6 rows were not finite"):

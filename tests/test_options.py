@@ -60,7 +60,7 @@ def test_a_choice_is_one_of_its_names():
         ("-inf", float, "k takes a finite number"),
         ("maybe", bool, "k takes true or false, got 'maybe'"),
         ("c", Literal["a", "b"], "k must be one of a, b, got 'c'"),
-        ("5;6", tuple[int, ...], "k takes a whole number or several with commas between them, got '5;6'"),
+        ("5;6", tuple[int, ...], "k takes a whole number or several, separated by commas, got '5;6'"),
         ("None at all", int | None, "k takes a whole number, got 'None at all'"),
     ],
 )
@@ -127,7 +127,7 @@ def test_settings_that_cannot_be_are_refused(settings, epochs, message):
 @pytest.mark.parametrize("setting", ["rate=0.3", "momentum=0.5", "weight_decay=0", "milestones=5"])
 @pytest.mark.parametrize("method", ["causalnl", "deep-knn"])
 def test_methods_that_have_adam_refuse_what_they_would_ignore(method, setting):
-    with pytest.raises(ValueError, match=f"{method} trains by Adam, and {setting.partition('=')[0]} has no part in it"):
+    with pytest.raises(ValueError, match=f"{method} trains with Adam, which does not use {setting.partition('=')[0]};"):
         apply_settings(method, RECIPE, [setting])
     assert apply_settings(method, RECIPE, ["adam_rate=0.01", "epochs=3"])[0] == {"adam_rate": 0.01}
 

@@ -136,7 +136,7 @@ def test_noise_on_labels_that_verdicts_contradict_comes_with_a_word(noise, said)
     rows, _ = verified_rows()
     wrong = sum(verified not in (None, given) for given, verified in zip(rows.given, rows.verified, strict=True))
     assert wrong > 10
-    sentence = f"verdicts contradict {wrong} given labels, and with noise injected"
+    sentence = f"verdicts contradict {wrong} given labels, but noise is injected as if the given labels of all"
     assert any(note.startswith(sentence) for note in make_own_task(rows, 0, noise).notes) == said
     right = replace(rows, given=tuple(v or g for g, v in zip(rows.given, rows.verified, strict=True)))
     assert not any("contradict" in note for note in make_own_task(right, 0, noise).notes)
@@ -260,7 +260,7 @@ def test_a_list_may_name_a_class_that_no_row_of_a_table_is_given(tmp_path):
     assert rows.class_names == ("NA", "cat", "dog", "eel", "fox")
     assert rows.verified_codes().tolist() == [4, 2, 3, -1]
     assert len(rows.notes) == len(set(rows.notes)) == 2
-    assert any("no row is given the label 'eel'" in note for note in rows.notes)
+    assert any("no row has the given label 'eel'" in note for note in rows.notes)
 
 
 def test_a_list_says_how_a_row_was_picked_and_else_the_table_does(tmp_path):
@@ -282,7 +282,7 @@ def test_new_rows_are_read_as_the_model_knows_them(tmp_path):
     assert new.x.tolist() == [[0, 1, 2, 3, 4, 5]]
     assert (new.mean, new.std, new.split.test.tolist()) == (task.mean, task.std, [0])
     np.savez(tmp_path / "new.npz", x=np.zeros((3, 5)))
-    with pytest.raises(ValueError, match="examples of 5 features, and the model was trained on 6 features; give"):
+    with pytest.raises(ValueError, match="examples of 5 features, but the model was trained on 6 features; give"):
         read_rows(str(tmp_path / "new.npz"), Own(), labelled=False, **model)
 
 

@@ -162,13 +162,13 @@ def test_a_precision_without_rows_verified_at_random_says_nothing_of_such_rows(f
 def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, capsys):
     x, given, _ = make_blobs(200)
     np.savez("plain.npz", x=x, labels=given)
-    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "begin with --method cross-entropy")
+    refuse(f"train plain.npz {FAST} --out run", capsys, "fasten needs clean rows", "start with --method cross-entropy")
     refuse(f"train plain.npz --method augdesc {FAST} --out run", capsys, "plain.npz has no images; use dividemix")
     answer(f"train plain.npz --method cross-entropy {FAST} --out run", capsys)
     record = read_record(Path("run"))
     assert record["result"]["selected_by"] == "last"
     assert any("the last epoch is used" in note for note in record["notes"])
-    assert any("judged by that one of 3 networks which had not seen it" in note for note in record["notes"])
+    assert any("judged by the one of 3 networks that had not seen it" in note for note in record["notes"])
 
 
 def test_large_images_without_a_gpu_come_with_a_word_on_their_size(here, capsys):
@@ -199,7 +199,7 @@ def test_a_class_that_nobody_verified_keeps_its_labels(here, capsys):
     ]
     Path("verified.txt").write_text("\n".join(known) + "\n")
     said = answer("train photos --verified verified.txt --device cpu --epochs 15 --no-references --out run", capsys)
-    assert "no clean rows in d9: such labels are kept, since no row shows what belongs there" in said
+    assert "no clean rows in d9: rows with such a label keep it, as no row shows what belongs there" in said
     assert read_record(Path("run"))["data"]["kept_classes"] == ["d9"]
     for command in ("audit run", "audit run --min-precision 0.5"):
         answer(command, capsys)
@@ -256,7 +256,11 @@ def test_relative_data_are_looked_for_where_one_is(here, capsys, monkeypatch, gi
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     name = given.rstrip("/")
-    words = [f"no file or folder {name} in {here}/elsewhere", "relative path", "run this where the path leads to them"]
+    words = [
+        f"no file or folder {name} in {here}/elsewhere",
+        "relative path",
+        "run this in the folder where the path starts",
+    ]
     refuse("resume ../run --device cpu --json", capsys, *words, folder=here)
 
 
@@ -325,23 +329,26 @@ def test_compare_takes_the_options_of_folders(here, capsys):
             "train fotos --test photos",
             ["unknown data set 'fotos', and no file or folder has that name; did you mean 'photos'?"],
         ),
-        ("train /nowhere/a.csv --clean-folder photos", ["no file or folder /nowhere/a.csv; say where"]),
+        ("train /nowhere/a.csv --clean-folder photos", ["no file or folder /nowhere/a.csv; give the path"]),
         ("train photos --verified nowhere.txt", ["no file nowhere.txt", "list of verified names"]),
         ("train items.csv --verified verified.txt", ["verified.txt, line 1: no row has the id", "such as"]),
         ("train photos --clean-folder nowhere", ["no folder nowhere"]),
         (
             "train photos",
-            ["fasten needs clean rows", "photos has none", "--verified FILE", "begin with --method cross-entropy"],
+            ["fasten needs clean rows", "photos has none", "--verified FILE", "start with --method cross-entropy"],
         ),
         ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
-        ("train photos --verified verified.txt --out photos/run", ["photos/run lies in the data photos", "beside"]),
-        ("train photos/ --verified verified.txt --out photos", ["photos lies in the data photos/"]),
-        ("compare photos --verified verified.txt --out photos/runs", ["photos/runs lies in the data photos"]),
+        (
+            "train photos --verified verified.txt --out photos/run",
+            ["photos/run is inside the data photos", "outside it"],
+        ),
+        ("train photos/ --verified verified.txt --out photos", ["photos is inside the data photos/"]),
+        ("compare photos --verified verified.txt --out photos/runs", ["photos/runs is inside the data photos"]),
         ("train items.csv --size 8", ["--size is for image files", "items.csv names none"]),
         ("train emb.npz --size 8", ["--size is for image files"]),
-        ("train photos --size 0", ["--size", "from 1 on"]),
+        ("train photos --size 0", ["--size", "1 or more"]),
         ("train photos --size 5000", ["from 1 to 4096", "5000"]),
-        ("train photos --max-bad -1", ["--max-bad", "from 0 on"]),
+        ("train photos --max-bad -1", ["--max-bad", "0 or more"]),
         ("train emb.npz --min-precision 95", ["--min-precision", "between 0 and 1", "write 95% as 0.95"]),
         ("train emb.npz --min-precision high", ["--min-precision", "'high'"]),
         ("train emb.npz --set net=resnet18", ["does not take rows of features", "mlp"]),
@@ -472,7 +479,7 @@ BAD = {
     "an id twice": (
         lambda here: change_lines(here, lambda a: [*a, a[1]]),
         "train items.csv",
-        ["'r0'", "stands twice"],
+        ["'r0'", "occurs more than once"],
     ),
     "two verdicts": (verify_twice, PHOTOS, ["is verified as 'd0' and as 'd1'"]),
     "a wrong delimiter": (
@@ -490,7 +497,7 @@ BAD = {
     "test rows in training": (
         lambda here: shutil.copytree(here / "photos", here / "test"),
         "train photos --test test",
-        ["test rows also stand in training"],
+        ["test rows are also in training"],
     ),
     "an unknown name": (
         lambda here: (here / "verified.txt").write_text("d0/nothing.png\n"),

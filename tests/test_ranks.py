@@ -115,7 +115,7 @@ def test_one_process_goes_on_with_what_two_ranks_began(trained, tmp_path, capsys
     assert main(["resume", str(tmp_path / "run")]) == 0
     found = record(tmp_path / "run")
     name = found["environment"]["device"]
-    note = f"begun on {name}, gone on with {name.removesuffix(', 2 ranks')}"
+    note = f"started on {name}, continued on {name.removesuffix(', 2 ranks')}"
     assert note in found["notes"]
     assert note in capsys.readouterr().err.replace("\n", " ")
     assert without_times(found["epochs"][:2]) == without_times(begun["epochs"][:2])
@@ -172,7 +172,7 @@ def test_what_is_not_made_for_several_ranks_says_so(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(ranks, "joined", nullcontext)  # no other rank is there
     assert main(["methods"]) == 2
-    assert "only train and resume run under torchrun; start `fasten methods` alone" in capsys.readouterr().err
+    assert "only train and resume run under torchrun; start `fasten methods` without it" in capsys.readouterr().err
     monkeypatch.setattr(machine, "world", lambda: 2)
     with pytest.raises(ValueError, match="write --device cuda, not cuda:1"):
         machine.choose_machine("cuda:1")
@@ -183,7 +183,7 @@ def test_a_number_of_ranks_that_is_none_is_named(monkeypatch, capsys, text):
     monkeypatch.setenv("WORLD_SIZE", text)
     assert main(["methods"]) == 2
     said = capsys.readouterr().err
-    assert f"WORLD_SIZE={text}, and torchrun sets a whole number from 1 on; unset WORLD_SIZE" in said
+    assert f"WORLD_SIZE={text}, and torchrun sets a whole number of 1 or more; unset WORLD_SIZE" in said
     with pytest.raises(ValueError, match=f"WORLD_SIZE={text}"), ranks.joined():
         pass
 

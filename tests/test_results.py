@@ -356,10 +356,10 @@ def test_what_is_said_of_the_first_split_is_quoted_from_its_record():
         for first in (True, False)
     }
     means = {key: f"{100 * fmean(value):.1f}" for key, value in found.items()}
-    said = f"{means[100, True]}% of the test rows for {means[100, False]} with 100 clean rows, "
-    assert said + f"{means[1000, True]} for {means[1000, False]} with 1,000" in page
+    said = f"a test accuracy of {means[100, True]}% against {means[100, False]}% with 100 clean rows, "
+    assert said + f"and of {means[1000, True]}% against {means[1000, False]}% with 1,000" in page
     assert {len(value) for value in found.values()} == {3}  # "three seeds"
-    assert 100 * max(max(value) - min(value) for value in found.values()) < 4.1  # "where seeds differ by 4"
+    assert 100 * max(max(value) - min(value) for value in found.values()) < 4.1  # "where seeds differ by 4 points"
 
 
 def test_what_is_found_where_nobody_verified_is_quoted_from_its_record():
@@ -415,7 +415,7 @@ def test_what_is_said_of_spoilt_corrections_is_quoted_from_the_records():
     (all_changed,) = [r for r in changed if r["run"]["options"]["perturbation"] == 1]
     (all_confident,) = [r for r in confident if r["perturbation"] == 1]
     assert f"{all_changed['epochs'][-1]['label_accuracy']:.1%} of the labels are right" in about
-    assert f"of the given ones {1 - all_changed['data']['noise_rate']:.0%}" in about
+    assert f"against {1 - all_changed['data']['noise_rate']:.0%} of the given ones" in about
     assert f"{all_confident['label_accuracy_last']:.1%} are right" in about
 
 

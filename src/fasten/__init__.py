@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 # torch's threads spin while they wait for each other; on a machine that others use too, a short spin is many times
-# faster. Without effect where torch was imported before.
+# faster. This has no effect if torch was imported before.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from fasten.constants import VERSION as __version__
@@ -28,7 +28,7 @@ __all__ = [
     "observe",
 ]
 
-# Imported when first asked for: they bring torch with them, a second, and the first two scikit-learn and pandas.
+# Imported on first use: they all import torch, which takes a second, and some scikit-learn and pandas as well.
 LATE = {
     "FasTENClassifier": "fasten.estimator",
     "observe": "fasten.observing",

@@ -1,4 +1,4 @@
-"""`python -m fasten`."""
+"""Run the command line: `python -m fasten`."""
 
 import sys
 

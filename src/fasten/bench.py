@@ -1,4 +1,4 @@
-"""How long an update takes, method against method, in one process and in turns."""
+"""How long an update of each method takes, measured in one process and in turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fasten.records import Run
 from fasten.runs.building import make_fit, make_loader
 from fasten.suggest import nearest
 
-BASELINE = "naive-oversampling"  # plain cross-entropy on the very images that FasTEN's update takes
+BASELINE = "naive-oversampling"  # plain cross-entropy on the same images as FasTEN's update
 YARDSTICK = "fasten"  # what whole runs are compared with
 PROTOCOL = {"noisy": 44_000, "clean": 1_000, "both": 45_000}  # rows in the paper's runs on CIFAR
 
@@ -39,18 +39,18 @@ class Timing:
     images_per_second: float
     ratio: float  # to the baseline, median over rounds
     updates: int  # in a run of the paper's protocol
-    chooses: bool  # its rows, in a run: `updates` is as if it took all of them
+    chooses: bool  # whether a run chooses its rows: `updates` is as if it took all of them
     setup_seconds: float
     peak_memory_bytes: int | None  # beyond what was there before
 
     @property
     def seconds(self) -> float:
-        """Of the stage, in such a run; evaluation not counted."""
+        """Seconds for the stage in such a run, without evaluation."""
         return self.updates * self.milliseconds / 1000
 
 
 def image_task(size: int) -> Task:
-    """Images of no meaning, as many bytes as real ones: what an update costs does not depend on what they show."""
+    """Meaningless images, with as many bytes as real ones: what an update costs does not depend on what they show."""
     source = make_blobs(num_classes=10, per_class=600, size=size)
     dataset = Dataset(lambda place: source, "", 500, 500, Run("").recipe, num_test=500, pad=4, flip=True)
     return make_task(dataset, source, "symmetric:0.4", seed=0)
@@ -81,13 +81,13 @@ def bench(
 
 
 def run_ratios(lines: Sequence[Timing]) -> dict[str, float]:
-    """How long a whole run of each method takes, FasTEN's being 1."""
+    """How long a whole run of each method takes, relative to FasTEN."""
     total = {name: sum(line.seconds for line in lines if line.method == name) for name in (t.method for t in lines)}
     return {name: seconds / total[YARDSTICK] for name, seconds in total.items()}
 
 
 def _with_settings(run: Run, method: str, settings: Sequence[str]) -> Run:
-    """Each `key=value` goes to the methods that know the key."""
+    """The run of a method, with those of the settings that it knows."""
     kinds = option_types(find_method(method))
     mine = [text for text in settings if text.partition("=")[0] in kinds]
     options, recipe = apply_settings(method, run.recipe, mine)
@@ -140,7 +140,7 @@ class _Stepper:
 
 
 def _protocol_updates(stage: Stage) -> int:
-    """Per epoch; a stage that counts them itself does so by the noisy rows, a hundred at a time."""
+    """Updates per epoch; a stage without a pass over rows is counted by the noisy rows, a hundred at a time."""
     draw = next((d for d in stage.draws.values() if d.how == "pass"), None)
     return math.ceil(PROTOCOL[draw.source] / draw.size) if draw else PROTOCOL["noisy"] // 100
 
@@ -156,7 +156,7 @@ def _time(step: Callable[[], None], updates: int, machine: Machine) -> float:
 
 
 def _memory(device: torch.device) -> int | None:
-    """What is allocated now; peaks are counted from here on."""
+    """The memory that is allocated now; peaks are counted from here on."""
     if device.type != "cuda":
         return None
     torch.cuda.reset_peak_memory_stats(device)
@@ -164,7 +164,7 @@ def _memory(device: torch.device) -> int | None:
 
 
 def with_kernels(machine: Machine, name: str) -> Machine:
-    """The machine with other kernels; `auto` leaves it as it is, and only an NVIDIA GPU has others than plain ones."""
+    """The machine with other kernels; `auto` leaves it as it is, and only an NVIDIA GPU has any but plain ones."""
     if name == "auto":
         return machine
     wanted = parse("kernels", name, Kernels)

@@ -1,19 +1,19 @@
-"""Cells of the CSV files that we write: what a spreadsheet would run is marked, and the mark taken off in reading."""
+"""Cells of the CSV files that we write: text that a spreadsheet would run is escaped, and unescaped on reading."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# A cell that begins so is a formula to a spreadsheet, whoever wrote it.
+# To a spreadsheet, a cell that starts with one of these is a formula, whoever wrote it.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 
 
 def escaped(cell: Any) -> Any:
-    """Text with an apostrophe before what a spreadsheet would run; one more where it has some, so it can be undone.
+    """The text, with an apostrophe in front if a spreadsheet would run it.
 
-    A number is nothing to run.
+    If there are apostrophes in front already, one more is added, so that `unescaped` can undo it. Numbers are not run.
 
     >>> escaped("=1+1"), escaped("-1"), escaped("'-1")
     ("'=1+1", '-1', "''-1")
@@ -24,7 +24,7 @@ def escaped(cell: Any) -> Any:
 
 
 def unescaped(cell: str) -> str:
-    """The text that was escaped.
+    """The text that `escaped` was given.
 
     >>> unescaped(escaped("=1+1")), unescaped(escaped("'=")), unescaped("'tis")
     ('=1+1', "'=", "'tis")

@@ -1,4 +1,4 @@
-"""The command line: the commands, and what their end is to a shell."""
+"""The command line: the app of all commands, and their exit status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _options(
     ] = False,
 ) -> None:
     if is_one_of_several() and context.invoked_subcommand not in ("train", "resume"):
-        raise ValueError(f"only train and resume run under torchrun; start `fasten {context.invoked_subcommand}` alone")
+        raise ValueError(
+            f"only train and resume run under torchrun; start `fasten {context.invoked_subcommand}` without it"
+        )
 
 
 for command in (
@@ -67,9 +69,9 @@ _ClickError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 2 and one sentence on bad input. `FASTEN_DEBUG=1` shows where it came from."""
+    """Run a command; return 0, or 2 and one sentence on bad input. `FASTEN_DEBUG=1` shows the traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - None where it was closed, to the end
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - None if it was closed; stays open to the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark

@@ -29,7 +29,7 @@ from fasten.suggest import nearest
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how to find a data set's files; `rows` are a user's own data, where they were read already."""
+    """Where and how to find a data set's files; `rows` are a user's own data, if they were already read."""
 
     root: Path = Path("data")
     download: bool = False
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def other_labels(self) -> str | None:
-        """The set of labels, where it is not the usual one."""
+        """The set of labels, if it is not the default one."""
         return None if self.label_set == Place.label_set else self.label_set
 
 
@@ -51,15 +51,15 @@ class Dataset:
     num_clean: int
     num_valid: int
     recipe: Recipe
-    num_test: int = 0  # where the files have no test rows of their own
-    shape: tuple[int, ...] = ()  # of an example as the network sees it, which records do not say
+    num_test: int = 0  # if the files have no test rows of their own
+    shape: tuple[int, ...] = ()  # of an example as the network sees it, which records do not contain
     mean: tuple[float, ...] = (0.0,)  # of pixels in [0, 1]
     std: tuple[float, ...] = (1.0,)
     pad: int = 0
     flip: bool = False
-    crop: int | None = None  # of larger images; None: as large as they are
+    crop: int | None = None  # of larger images; None: no crop
     given: bool = False  # comes with noisy labels of its own; noise is not injected
-    label_sets: bool = False  # several of them, to choose from
+    label_sets: bool = False  # has several sets of labels to choose from
 
 
 # The paper's split and recipe.
@@ -103,7 +103,7 @@ DATASETS: dict[str, Dataset] = {
         given=True,
         label_sets=True,
     ),
-    # The paper's recipe, which does not say the weight decay and the augmentation: docs/clothing1m.md has our choice.
+    # The paper's recipe, which does not state the weight decay and the augmentation: docs/clothing1m.md has ours.
     "clothing1m": Dataset(
         lambda place: read_clothing1m(place.root, place.download),
         "1,000,000 images of 14 kinds of clothing, labelled by the text around them; split officially",
@@ -121,7 +121,7 @@ DATASETS: dict[str, Dataset] = {
 
 
 def find_dataset(name: str) -> Dataset:
-    """A known data set, or a sentence that names the nearest."""
+    """Return a known data set; for an unknown name, the error names the nearest."""
     if name not in DATASETS:
         known = [*DATASETS, *names_beside(Path(name))]
         raise ValueError(f"unknown data set {name!r}, and no file or folder has that name; {nearest(name, known)}")
@@ -129,7 +129,7 @@ def find_dataset(name: str) -> Dataset:
 
 
 def is_own(name: str) -> bool:
-    """Whether this is a path to a user's own data, and not the name of a known data set.
+    """Return whether this is a path to a user's own data, and not the name of a known data set.
 
     >>> is_own("digits"), is_own("./digits")
     (False, True)
@@ -138,14 +138,14 @@ def is_own(name: str) -> bool:
 
 
 def check_noise(name: str, noise: str) -> None:
-    """Before anything is read: can this data set have this noise?"""
+    """Raise, before anything is read, if this data set cannot have this noise."""
     kind = parse_noise(noise).kind
     if not is_own(name) and find_dataset(name).given and kind != "none":
         raise ValueError(f"{name} comes with noisy labels of its own; leave --noise out, got {noise!r}")
 
 
 def check_labels(name: str, label_set: str | None) -> None:
-    """Before anything is read: where a set of labels is asked for, has this data set several?"""
+    """Raise, before anything is read, if a set of labels is asked for and this data set has only one."""
     if label_set is None or (not is_own(name) and find_dataset(name).label_sets):
         return
     if is_own(name):
@@ -162,12 +162,12 @@ def load_task(
     clean: int | None = None,
     own: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Read a data set, split it and corrupt its labels, all as the seed says; `clean` rows, if not as many as usual.
+    """Read a data set, split it and corrupt its labels with this seed; `clean` is the number of clean rows.
 
-    Where `name` is a path, `own` says how to read it.
+    If `name` is a path, `own` says how to read it.
     """
     place = place or Place()
-    if own is not None or is_own(name):  # own: also where a run that goes on does not find them any more
+    if own is not None or is_own(name):  # own: also if a resumed run no longer finds the data
         rows = place.rows if place.rows is not None else read_rows(name, Own.from_json(own))
         return make_own_task(rows, seed, noise)
     check_noise(name, noise)
@@ -186,7 +186,7 @@ def load_task(
 
 @dataclass(frozen=True)
 class Ready:
-    """What a run of some data starts from: the default recipe, where the data are, and how a user's own are read."""
+    """What a run starts from: the default recipe, where the data are, and how a user's own data are read."""
 
     recipe: Recipe
     place: Place
@@ -194,7 +194,7 @@ class Ready:
 
 
 def prepare_data(name: str, own: Own, place: Place, clean: int | None = None, device_type: str = "cpu") -> Ready:
-    """Check what was asked of the data, before any training; a user's own are read, once for all runs."""
+    """Check the options for the data before any training; a user's own data are read, once for all runs."""
     if not is_own(name):
         recipe, asked = find_dataset(name).recipe, [FLAGS[key] for key in own.to_json()]
         if asked:
@@ -209,8 +209,8 @@ def prepare_data(name: str, own: Own, place: Place, clean: int | None = None, de
 def _refuse_for_own(name: str, place: Place, clean: int | None) -> None:
     if clean is not None:
         raise ValueError(
-            f"--clean {clean} splits verified rows off a known data set; of your own data say which rows are verified, "
-            "by --verified FILE or --clean-folder DIR"
+            f"--clean {clean} splits verified rows off a known data set; for your own data, say which rows are "
+            "verified with --verified FILE or --clean-folder DIR"
         )
     check_labels(name, place.other_labels)
     if place.download:
@@ -248,13 +248,13 @@ def make_task(dataset: Dataset, source: Source, noise: str, seed: int) -> Task:
 
 
 def _true_transition(source: Source, split: Split) -> NDArray[np.float64] | None:
-    """T of the given labels: counted over noisy rows whose truth is known, else over clean rows with a given label."""
+    """Count T over noisy rows whose truth is known, otherwise over clean rows with a given label; None if neither."""
     assert source.given is not None
     for rows in (split.noisy, split.clean):
         truth, given = source.truth[rows], source.given[rows]
         if len(np.unique(truth[(truth >= 0) & (given >= 0)])) == source.num_classes:
             return counted_transition(truth, given, source.num_classes)
-    return None  # of some class there is no such row
+    return None  # a class has no such row
 
 
 def _split(dataset: Dataset, source: Source, rng: np.random.Generator) -> Split:

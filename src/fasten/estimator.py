@@ -1,7 +1,7 @@
-"""FasTENClassifier: the whole of it as a scikit-learn classifier.
+"""FasTENClassifier: training, audit and prediction as a scikit-learn classifier.
 
 Examples are rows of features, uint8 images (n, H, W, C) or image files; labels are texts or whole numbers. Training is
-that of `fasten train`, on a task made of arrays in place of files.
+the same as in `fasten train`, on a task made from arrays instead of files.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from fasten.runs.notes import coverage_notes, length_notes
 from fasten.runs.unseen import by_heart, unseen_probabilities
 
 FORMAT = "fasten classifier 1"
-DATA = "the data"  # what messages call them
-NUMBERS = [np.dtype(kind) for kind in "dfebBhHiIlLqQ?"]  # as they come, so that it shows what float32 keeps of them
+DATA = "the data"  # their name in messages
+NUMBERS = [np.dtype(kind) for kind in "dfebBhHiIlLqQ?"]  # not converted here, so that losses in float32 are noticed
 LABEL_COLUMNS = ("given", "suggested", "corrected", "verified")
 NO_CLEAN_ROWS = (
     "there are no verified rows to train on, so FasTENClassifier can only train on the labels as given, and judge them "
@@ -58,13 +58,13 @@ NO_CLEAN_ROWS = (
 
 
 @torch.inference_mode(False)
-@torch.enable_grad()  # whatever surrounds the call
+@torch.enable_grad()  # whatever the caller has set
 def fit_task(
     run: Run, task: Task, machine: Machine, net: nn.Module | None = None
 ) -> tuple[nn.Module, Evaluation, list[str]]:
-    """Carry out a run on a task, without a folder: the method at its selected epoch, what it is worth, and notes.
+    """Train on a task without a folder; returns the method at its selected epoch, its evaluation, and notes.
 
-    `net` takes the place of the network that the recipe names.
+    `net` replaces the network that the recipe names.
     """
     fit = make_fit(run, task, machine, net=net)
     check_plan(fit.method, fit.plan, task)
@@ -99,19 +99,19 @@ class Fitted:
 
 
 class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier for labels that one does not trust, with the help of a few that somebody checked.
+    """A classifier for labels that you don't trust, with the help of a few that somebody checked.
 
-    `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or a module
-    of your own that makes (n, features) of a batch; it is copied. `weights` is a .safetensors file from which it
-    starts, and `frozen` leaves it as it is but for the classifier on top. `method` is any of `fasten methods`.
-    `epochs`, `batch_size`, `rate` and `threshold`, the confidence at which FasTEN corrects a label, are as `fasten
-    train` would choose them where they are None; methods in stages need more epochs than FasTEN's 30. `size` is the
-    side in pixels of what image files are scaled to. With `min_precision`, labels are corrected only as far as verified
-    rows show that so many of the corrections are right. One `random_state` gives one classifier, on a CPU to the bit.
+    `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or your own
+    module, which maps a batch to (n, features) and is copied. `weights` is a .safetensors file with the network's
+    initial weights; `frozen` keeps them fixed and trains only the classifier on top. `method` is any of `fasten
+    methods`. If `epochs`, `batch_size`, `rate` or `threshold` (the confidence at which FasTEN corrects a label) is
+    None, it is chosen as by `fasten train`; methods in stages need more epochs than FasTEN's 30. `size` is the side, in
+    pixels, to which image files are scaled. `min_precision` allows only corrections for which verified rows show that
+    this share is right. The same `random_state` gives the same classifier, on a CPU to the bit.
 
     After `fit`: `classes_`; `transition_matrix_`, T[i, j] = P(given = j | true = i); `label_issues_`, a DataFrame with
-    the columns of labels.csv, most suspect row first; `corrected_labels_`, those of X after repair; `evidence_`, what
-    randomly verified rows tell, as in record.json, or None; `notes_`, sentences on what could not be done as usual.
+    the columns of labels.csv, most suspect row first; `corrected_labels_`, the labels of X after repair; `evidence_`,
+    what randomly verified rows show, as in record.json, or None; `notes_`, remarks on the training and the audit.
 
     >>> rng = np.random.default_rng(0)
     >>> truth = np.arange(300) % 2
@@ -154,11 +154,11 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> FasTENClassifier:
         """Train on the labels `y` as given, with further rows whose labels are known, or verdicts on rows of X.
 
-        `y_verified` has one entry for each row of X: the label that somebody checked, None or NaN where nobody did.
-        `picked` says how that row came to be checked, "random" (meant where nothing is said) or "chosen": only rows
-        picked at random tell of the others.
+        `y_verified` has one entry for each row of X: the label that somebody checked, None or NaN if nobody did.
+        `picked` says how that row was picked for checking, "random" (the default) or "chosen": only rows picked at
+        random tell anything about the others.
         """
-        if hasattr(self, "transition_matrix_"):  # of an earlier fit, which is over however this one ends
+        if hasattr(self, "transition_matrix_"):  # of an earlier fit, which no longer counts even if this one fails
             del self.transition_matrix_
         machine = choose_machine(self.device)
         rows = self._rows(X, y, X_clean, y_clean, y_verified, picked)
@@ -190,7 +190,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[best])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted classifier into one file, whole or not at all; `load` reads it and runs nothing in it."""
+        """Write the fitted classifier into one file, atomically; `load` reads it and runs no code from it."""
         check_is_fitted(self, "transition_matrix_")
         if not Path(path).absolute().parent.is_dir():
             raise FileNotFoundError(f"there is no folder {Path(path).parent} for {Path(path).name}; make it first")
@@ -203,7 +203,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         described = self._described() | {"evidence": without_matrices(self.evidence_, "evidence", matrices)}
         if matrices:
             packed = BytesIO()
-            np.savez_compressed(packed, **matrices)  # type: ignore[arg-type]  # they are no other argument
+            np.savez_compressed(packed, **matrices)  # type: ignore[arg-type]  # no other argument has their names
             tensors["matrices"] = _bytes(packed)
         write_tensors(Path(path), tensors, json.dumps(described, default=_plain))
 
@@ -211,7 +211,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(
         cls, path: str | os.PathLike[str], *, net: nn.Module | None = None, device: str | torch.device = "auto"
     ) -> FasTENClassifier:
-        """A classifier that was saved; `net` only where it was trained with a module of your own: one like that."""
+        """Read a saved classifier; if it was trained with your own module, give one like it as `net`."""
         tensors, meta = _read(Path(path))
         params = {**meta["params"], "device": device}
         if params["net"] is None:
@@ -223,9 +223,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _rows(self, X: Any, y: Any, X_clean: Any, y_clean: Any, y_verified: Any, picked: Any) -> Rows:
-        """What was given, checked; sets `classes_` and what scikit-learn remembers of X."""
+        """Check what `fit` was given; sets `classes_` and what scikit-learn remembers about X."""
         if (X_clean is None) != (y_clean is None):
-            raise ValueError("X_clean and y_clean come together, but one of them is missing")
+            raise ValueError("X_clean and y_clean come together, but one of them is missing; give both")
         check_one_kind(y)
         y = plain_labels(on_host(y))
         if _is_table(X):
@@ -257,7 +257,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return replace(rows, notes=(*rows.notes, *note_blanks(DATA, texts)))
 
     def _like_x(self, X: Any) -> Any:
-        """Further examples, checked as those of `fit` where they are rows of features."""
+        """Further examples, checked like those of `fit` if they are rows of features."""
         if not hasattr(self, "n_features_in_"):
             return X
         return validate_data(self, on_host(X), dtype=NUMBERS, reset=False)
@@ -269,13 +269,13 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = shape_of(rows.x)
         if found != tuple(data["shape"]):
             raise ValueError(
-                f"X has examples of {in_words(found)}, and the classifier was fitted to "
+                f"X has examples of {in_words(found)}, but the classifier was fitted to "
                 f"{in_words(data['shape'])}; give examples of that shape"
             )
         return rows
 
     def _run(self, task: Task, machine: Machine, seed: int) -> Run:
-        """What to do with the task; without clean rows only some methods can do anything."""
+        """The run for the task; without clean rows, methods that need them fall back to cross-entropy."""
         names = ("epochs", "batch_size", "rate", "threshold", "weights", "frozen")
         asked, method = {name: getattr(self, name) for name in names}, self.method
         if find_method(method).clean_set and not len(task.clean):
@@ -290,14 +290,14 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Run(task.name, method=method, options=options, recipe=recipe, seed=seed, own=own)
 
     def _keep(self, table: pd.DataFrame, T: NDArray[np.float64], evidence: dict[str, Any] | None) -> None:
-        """The attributes that are there after `fit`, with the labels as they came."""
+        """Set the attributes that are there after `fit`, with labels of the type that came."""
         self.transition_matrix_, self.evidence_ = T, evidence
         self.label_issues_ = _renamed(table, self._fitted.data["class_names"], self.classes_.tolist())
         corrected = self.label_issues_.sort_values("row")["corrected"]
         self.corrected_labels_ = corrected.to_numpy(object).astype(self.classes_.dtype)
 
     def _described(self) -> dict[str, Any]:
-        """All of a fitted classifier that is no tensor, as plain values, but for its evidence."""
+        """Everything in a fitted classifier that is not a tensor, as plain values, except its evidence."""
         run, net = self._fitted.run, None if isinstance(self.net, nn.Module) else self.net
         params = self.get_params(deep=False) | {"net": net, "random_state": run.seed}
         return {
@@ -312,7 +312,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
 
     def _restore(self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        """What `fit` set."""
+        """Set what `fit` had set before saving."""
         self.classes_ = np.array(meta["classes"], np.dtype(meta["dtype"]))
         num_features, names = meta["features"]
         if num_features:
@@ -320,7 +320,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if names:
             self.feature_names_in_ = np.array(names, object)
         run = Run.from_json(meta["run"])
-        bare = replace(run, recipe=replace(run.recipe, weights=None))  # its own follow
+        bare = replace(run, recipe=replace(run.recipe, weights=None))  # the saved ones follow
         method = build_method(bare, trainable(blank_task({"data": meta["data"]})), _module(self.net))
         weights = {name.removeprefix("method."): t for name, t in tensors.items() if name.startswith("method.")}
         try:
@@ -340,13 +340,13 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _ids(X: Any) -> list[str] | None:
-    """What a DataFrame's index calls its rows, if each by a name of its own."""
+    """The names of a DataFrame's rows in its index, if they are distinct and not blank."""
     ids = [str(name) for name in X.index] if isinstance(X, pd.DataFrame) else []
     return ids if ids and all(map(str.strip, ids)) and len(set(ids)) == len(ids) else None
 
 
 def _is_table(X: Any) -> bool:
-    """Rows of features, or what scikit-learn should refuse; not images, nor names of files."""
+    """Whether X is rows of features, or something that scikit-learn should refuse, not images or names of files."""
     shape = getattr(X, "shape", None)
     if shape is None or len(shape) == 1:
         first: Any = next(iter(X), None) if hasattr(X, "__iter__") else None
@@ -355,7 +355,7 @@ def _is_table(X: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold in place of NumPy's numbers, paths and the like."""
+    """What JSON can hold instead of a NumPy number, a path or the like."""
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
@@ -375,7 +375,7 @@ def _seed(random_state: Any) -> int:
 
 
 def _renamed(table: pd.DataFrame, before: Sequence[Any], after: Sequence[Any]) -> pd.DataFrame:
-    """A label table with other names for the classes; what is no class stays."""
+    """A label table with other names for the classes; values that are not classes stay."""
     names = dict(zip(before, after, strict=True))
     columns = [name for name in LABEL_COLUMNS if name in table]
     return table.assign(**{name: [names.get(value, value) for value in table[name]] for name in columns})
@@ -387,7 +387,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}; give one that FasTENClassifier.save wrote") from None
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ValueError(f"{path} is damaged or no saved classifier ({error}); save it again") from None
+        raise ValueError(f"{path} is damaged or not a saved classifier ({error}); save it again") from None
     if meta.get("format") != FORMAT:
         raise ValueError(f"{path} is not a {FORMAT}; give a file that FasTENClassifier.save wrote")
     return tensors, meta

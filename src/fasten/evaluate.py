@@ -1,4 +1,4 @@
-"""What a trained, or training, method is worth: an epoch's row, and the evaluation at the selected epoch."""
+"""Evaluate a method: the row of an epoch during training, and the evaluation at the selected epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Probabilities: TypeAlias = "NDArray[np.floating[Any]]"
 
 CHI_SQUARE_POINTS = 44  # per epoch in the record: the paper's 440 updates in groups of ten
 
-# Of an epoch's row: null without a hidden truth, or for a method without T̂.
+# Fields of an epoch's row that are null without a hidden truth, or for a method without T̂.
 PERHAPS_KNOWN = ("label_accuracy", "t_diagonal", "t_diagonal_true", "t_smallest_singular", "chi2", "off_support")
 
 
@@ -40,13 +40,13 @@ class Watch:
         predicted = {part: predict(method, self.loader, part).argmax(1) for part in parts}
         row: Row = {"valid_accuracy": None, "test_accuracy": None, "predicted_classes": None}
         row |= {f"{part}_accuracy": int((predicted[part] == y).sum()) / len(y) for part, y in parts.items()}
-        if len(np.union1d(self.task.valid, self.task.test)) > 1:  # else one class may be all there is
+        if len(np.union1d(self.task.valid, self.task.test)) > 1:  # otherwise there may be only one class
             row["predicted_classes"] = int((torch.cat(list(predicted.values())).bincount() > 0).sum())
         labels, T = self._labels(method)
         return row | labels | self._transition(history, T)
 
     def _labels(self, method: nn.Module) -> tuple[Row, NDArray[np.float64] | None]:
-        """The labels as they are now, against those given and the truth; and their true T, where it is known."""
+        """Compare the current labels with the given ones and the truth; returns also their true T, if it is known."""
         labels, soft = getattr(method, "labels", None), getattr(method, "soft_labels", None)
         if soft is not None:
             labels = soft.argmax(1)
@@ -62,7 +62,7 @@ class Watch:
         return row, counted if row["corrected_fraction"] > 0 or T is None else T
 
     def _transition(self, history: Mapping[str, Tensor], T: NDArray[np.float64] | None) -> Row:
-        """T̂ of the updates of the epoch, against the T of the labels as they are now."""
+        """Compare T̂ of the updates of the epoch with the T of the current labels."""
         if "transition" not in history:
             return {}
         T_hat = history["transition"].cpu().double().numpy()  # (U, N, N)
@@ -80,7 +80,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers for the record, and what labels.csv, transition.csv and probabilities.npy are made of."""
+    """The numbers for the record, and what labels.csv, transition.csv and probabilities.npy are made from."""
 
     scores: dict[str, Any]
     test_accuracy: float | None
@@ -98,10 +98,10 @@ def evaluate(
     store: Path | None = None,
     unseen: Callable[[Probabilities], Probabilities] | None = None,
 ) -> Evaluation:
-    """Everything about a method as it stands; `min_precision` is what the corrections of labels must keep.
+    """Evaluate a method as it is now; `min_precision` is the precision that the corrections of labels must keep.
 
-    With `store`, the probabilities go to that file as they come and are read from it: they need no memory. `unseen`
-    puts others in the place of the method's, by networks that do not know the given labels by heart.
+    With `store`, the probabilities are written to that file as they come and are read from it, so they need no memory.
+    `unseen` replaces the method's probabilities by those of networks that have not memorised the given labels.
     """
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
@@ -137,7 +137,7 @@ def _probabilities(method: nn.Module, loader: Loader, store: Path | None) -> Pro
 
 
 def _finite(probs: Probabilities) -> Probabilities:
-    """Weights may be finite, and yet so large that what they give is not."""
+    """Raise if probabilities are not finite: weights may be finite, but so large that their outputs are not."""
     if not np.isfinite(probs).all():
         raise ValueError(
             "training diverged: the weights have grown so large that the network's probabilities are not finite "
@@ -147,7 +147,7 @@ def _finite(probs: Probabilities) -> Probabilities:
 
 
 def audited_known(task: Task) -> Known:
-    """What is known of the audited rows; of a known data set's, the given label and nothing else."""
+    """What is known about the audited rows; if they are not the user's own data, only the given label."""
     if task.known is not None:
         return task.known.take(task.audited)
     no = np.zeros(len(task.given), bool)
@@ -163,7 +163,8 @@ def _detection(
 ) -> dict[str, Any]:
     """How well wrong labels are found, by each score of suspicion.
 
-    Beside those of the classifier, what the method itself makes of the noisy rows: little weight, dropped, corrected.
+    Besides the classifier's scores, these are what the method itself did to the noisy rows: low weight, dropped,
+    corrected.
     """
     suspicion = {"minus_p_given": -p_given, "posterior": p_wrong}
     weights, keep = _table(method, "weights"), _table(method, "keep")
@@ -177,14 +178,14 @@ def _detection(
 
 
 def _table(method: nn.Module, name: str) -> NDArray[np.float64] | None:
-    """A buffer of a method with a row for each noisy row, as the end of training left it."""
+    """A buffer of a method with a row for each noisy row, as it is at the end of training."""
     buffer = getattr(method, name, None)
     return buffer.cpu().double().numpy() if isinstance(buffer, Tensor) else None
 
 
 @torch.no_grad()
 def _corrected(method: nn.Module, loader: Loader) -> NDArray[np.float64] | None:
-    """Soft labels of the noisy rows: what the method's `relabel` says now, or what it has remembered."""
+    """Soft labels of the noisy rows: what the method's `relabel` gives now, or the ones that it has kept."""
     features_of, relabel = getattr(method, "features", None), getattr(method, "relabel", None)
     if relabel is None:
         return _table(method, "soft_labels")

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whole, whatever happens in between."""
+"""Write files so that each is either the old one or the new one, whole, whatever happens in between."""
 
 import contextlib
 import itertools
@@ -14,17 +14,17 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-# What file managers leave in a folder that somebody looked at, in small letters.
+# What file managers leave in a folder that somebody looked at, in lower case.
 LITTER = (".ds_store", "thumbs.db", "desktop.ini", ".directory")
 
-# For tests of crash safety alone: `FASTEN_FAULT=mid-write:3` kills the process at the third write, in its middle.
+# Only for tests of crash safety: `FASTEN_FAULT=mid-write:3` kills the process in the middle of the third write.
 _FAULT, _, _NUMBER = os.environ.get("FASTEN_FAULT", "").partition(":")
 _passed = itertools.count(1)
 
 
 @contextlib.contextmanager
 def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of the one at `path` in one step once all is written.
+    """A file to write to, which replaces the one at `path` in one step once everything is written.
 
     On failure the old file stays and nothing else is left.
     """
@@ -32,7 +32,7 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     aside = path.parent / f".{uuid.uuid4().hex}.tmp"  # the same folder: a rename across file systems is a copy
     _fault("before-write")
     try:
-        with open(aside, "xb") as file:  # not mkstemp, whose files nobody but the owner may read
+        with open(aside, "xb") as file:  # not mkstemp, whose files only the owner may read
             yield file
             _fault("mid-write", file)
             file.flush()
@@ -77,12 +77,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse to work in a folder where another process does so already; one that has died does not count.
+    """Refuse to work in a folder in which another process is at work; one that has died does not count.
 
-    Where folders cannot be locked, as on Windows and some network disks, nobody is refused.
+    If folders cannot be locked, as on Windows and some network disks, no process is refused.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a folder that is not there is for others to miss
+        with contextlib.suppress(OSError):  # a missing folder is reported elsewhere
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             try:
@@ -94,19 +94,19 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def half_written(path: Path) -> bool:
-    """Whether it is what a process that was killed left of a file."""
+    """Whether it is a file that a killed process left half-written."""
     return re.fullmatch(r"\.[0-9a-f]{32}\.tmp", path.name) is not None
 
 
 def is_empty(folder: Path, besides: Collection[str] = ()) -> bool:
-    """Whether a folder is not there, or holds nothing that anybody put there, but for files of these names."""
+    """Whether a folder does not exist, or holds nothing that anybody put there, apart from files of these names."""
     if not folder.exists():
         return True
     return all(path.name in besides or path.name.lower() in LITTER or half_written(path) for path in folder.iterdir())
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that was killed had half-written in a folder; nobody may be writing there."""
+    """Remove what a killed process left half-written in a folder; no other process may be writing there."""
     for path in filter(half_written, folder.glob(".*.tmp")):
         path.unlink(missing_ok=True)
 
@@ -119,7 +119,7 @@ def _fault(point: str, file: BinaryIO | None = None) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last. Some systems cannot open or sync a folder; the file is whole there all the same."""
+    """Make the new name survive a crash. Some systems cannot open or sync a folder; the file is whole even then."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

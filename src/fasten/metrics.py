@@ -1,7 +1,7 @@
-"""The numbers that judge a run: pure functions on arrays, in float64; None for a number that does not exist.
+"""The metrics of a run: pure functions on arrays, in float64; None for a number that does not exist.
 
-N is the number of classes. `given` is the label a row came with, `truth` the hidden right one, negative where
-nobody knows it: such rows are left out. T[i, j] = P(given = j | true = i), T̂ (`T_hat`) is an estimate of it.
+N is the number of classes. `given` is the label that a row came with, `truth` the hidden right one, negative if
+nobody knows it: such rows are left out. T[i, j] = P(given = j | true = i), and T̂ (`T_hat`) is an estimate of it.
 """
 
 from typing import Any
@@ -14,13 +14,14 @@ Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 Scores = dict[str, float | None]
 
-# A float32 softmax rounds what is smaller to zero: a certain mistake costs 87 nats, not infinitely many.
+# A float32 softmax rounds smaller values to zero. With this floor, a mistake made with certainty costs 87 nats, not
+# infinitely many.
 LOG_FLOOR = float(np.finfo(np.float32).tiny)
 
 CHUNK = 65_536  # rows of probabilities worked on at a time
 RANKED = 2**20  # scores ranked at a time
 
-# A class with less than this many rows in expectation has none: what is left is float32 rounding, not evidence.
+# A class with fewer expected rows than this counts as empty: what is left is float32 rounding, not evidence.
 MIN_ROWS = 1e-6
 
 
@@ -62,7 +63,7 @@ def aurocs(scores: Floats, positive: Bools) -> NDArray[np.float64]:
     [0.875, 0.125]
     """
     k, n = positive.sum(1), positive.shape[1]
-    step = max(1, RANKED // n)  # ranks take some times the memory of the scores
+    step = max(1, RANKED // n)  # ranks take several times the memory of the scores
     parts = [slice(start, start + step) for start in range(0, len(scores), step)]
     ranks = np.concatenate([_sum_of_ranks(scores[part], positive[part]) for part in parts])
     return np.asarray((ranks - k * (k + 1) / 2) / (k * (n - k)))
@@ -82,7 +83,7 @@ def auprc(score: Floats | Ints, positive: Bools) -> float | None:
 
 
 def transition_from_counts(counts: Floats | Ints) -> NDArray[np.float64]:
-    """T from (expected) counts of rows, by true and given class; the identity's row where a class has none.
+    """T from (expected) counts of rows, by true and given class; the identity's row if a class has none.
 
     >>> transition_from_counts(np.array([[3, 1], [0, 0]])).tolist()
     [[0.75, 0.25], [0.0, 1.0]]
@@ -92,7 +93,7 @@ def transition_from_counts(counts: Floats | Ints) -> NDArray[np.float64]:
 
 
 def count_pairs(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.int64]:
-    """Rows by their two labels, (N, N); those of which one is not known (negative) are left out.
+    """Count rows by their two labels, (N, N); rows with an unknown (negative) label are left out.
 
     >>> count_pairs(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 0]), 2).tolist()
     [[1, 1], [0, 1]]
@@ -104,7 +105,7 @@ def count_pairs(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.int64
 
 
 def counted_transition(truth: Ints, labels: Ints, num_classes: int) -> NDArray[np.float64]:
-    """T counted from rows of which both labels are known.
+    """T counted from the rows whose two labels are both known.
 
     >>> counted_transition(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 0]), 2).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
@@ -113,7 +114,7 @@ def counted_transition(truth: Ints, labels: Ints, num_classes: int) -> NDArray[n
 
 
 def smallest_singular(T: Floats) -> float | None:
-    """The smallest singular value: 1 for the identity, 0 where the noise makes classes the same; None with a NaN.
+    """The smallest singular value: 1 for the identity, 0 if the noise makes classes the same; None with a NaN.
 
     >>> smallest_singular(np.array([[0.75, 0.25], [0.25, 0.75]]))
     0.5
@@ -147,7 +148,7 @@ def chi_square(T_hat: Floats, T: Floats) -> tuple[NDArray[np.float64], NDArray[n
 def relabel_scores(probs: Floats, truth: Ints | None, given: Ints, rows: Ints | None = None) -> Scores:
     """Accuracy and NLL of the model's labels against the truth, over all rows and over those given a wrong label.
 
-    `rows` are the places of these rows in `probs`, which are read a part at a time; by default they are all of it.
+    `rows` are the places of these rows in `probs`, by default all; `probs` is read a part at a time.
 
     >>> relabel_scores(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), np.array([0, 0]))["accuracy_wrong"]
     1.0
@@ -168,7 +169,7 @@ def relabel_scores(probs: Floats, truth: Ints | None, given: Ints, rows: Ints | 
 
 
 def detection_scores(score: Floats | Ints, truth: Ints | None, given: Ints) -> Scores:
-    """AUROC and AUPRC of finding the rows given a wrong label; `score` is higher for the more suspect.
+    """AUROC and AUPRC of finding the rows given a wrong label; `score` is higher for more suspect rows.
 
     >>> detection_scores(np.array([0.9, 0.2, 0.1]), np.array([1, 0, 1]), np.array([0, 0, 1]))
     {'auroc': 1.0, 'auprc': 1.0}
@@ -197,14 +198,14 @@ def _or_unknown(truth: Ints | None, given: Ints) -> Ints:
 
 
 def _tallies(score: Floats | Ints, positive: Bools) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Numbers of positive and of negative rows at each distinct score, lowest first; as floats, which hold them."""
+    """Numbers of positive and of negative rows at each distinct score, lowest first; as floats, which are exact."""
     values, place = np.unique(score, return_inverse=True)
     pos, neg = (np.bincount(place[rows], minlength=len(values)) for rows in (positive, ~positive))
     return pos.astype(np.float64), neg.astype(np.float64)
 
 
 def _sum_of_ranks(scores: Floats, positive: Bools) -> NDArray[np.float64]:
-    """Of each line, the sum of the ranks of its positive rows, from 1; equal scores share the mean of their ranks."""
+    """For each line, the sum of the ranks of its positive rows, from 1; equal scores share the mean of their ranks."""
     order = scores.argsort(1)
     in_order, rank = np.take_along_axis(scores, order, 1), np.arange(1, scores.shape[1] + 1)
     differs, end = in_order[:, 1:] != in_order[:, :-1], np.ones((len(scores), 1), bool)

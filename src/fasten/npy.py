@@ -13,7 +13,7 @@ from fasten.files import replaced
 
 
 def write_npy(path: str | os.PathLike[str], parts: Iterable[NDArray[Any]], shape: tuple[int, int]) -> None:
-    """Rows of float32 from parts that come one after the other; the file is whole or not there.
+    """Write rows of float32 from parts that come one after the other; the file is whole or absent.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -30,10 +30,10 @@ def write_npy(path: str | os.PathLike[str], parts: Iterable[NDArray[Any]], shape
             assert part.shape[1:] == shape[1:]
             file.write(np.ascontiguousarray(part, "<f4").data)
             rows += len(part)
-        assert rows == shape[0], f"{rows} rows came, and {shape[0]} were promised"
+        assert rows == shape[0], f"{rows} rows came, and {shape[0]} were expected"
 
 
 def read_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """A memory map; ValueError or EOFError where the file is damaged."""
+    """A memory map of the file; ValueError or EOFError if it is damaged."""
     found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return found

@@ -1,8 +1,8 @@
-"""observe(): the audit of a run for a training loop of one's own.
+"""observe(): the audit of a run, for your own training loop.
 
-The recorder keeps p(y | x) of each row as the mean over all times that the loop has shown it. Early in training a
-network does not know wrong labels by heart yet, at the end it may: then the last epoch tells nothing, and the mean
-still does. For a loop that does not learn them by heart it makes no difference. `forget()` leaves out what came before.
+The recorder keeps p(y | x) of each row as the mean over all times that the loop has shown the row. Early in training a
+network has not yet memorised wrong labels; at the end it may have. The last epoch then tells nothing, but the mean
+still does. If a loop does not memorise them, it makes no difference. `forget()` leaves out what came before.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def observe(
     min_precision: float | None = None,
     seed: int = 0,
 ) -> Observer:
-    """A recorder for a training loop: `update(index, logits)` in every batch, `audit()` at the end.
+    """Return a recorder for a training loop: `update(index, logits)` in every batch, `audit()` at the end.
 
-    `labels` are those given, as numbers of logits, or as texts among `class_names`, which stand in the logits' order.
-    `verified` holds the labels that somebody checked, None, NaN or -1 where nobody did; `picked` says how these rows
-    were picked, "random" (meant where nothing is said) or "chosen". A third of the random verdicts is held back, to
-    judge the audit by: train on `observer.labels`, which holds the others. `ids` are what the rows are called.
+    `labels` are the given ones: numbers of logits, or names among `class_names`, which are in the order of the logits.
+    `verified` holds the labels that somebody checked, and None, NaN or -1 if nobody did; `picked` says how these rows
+    were picked, "random" (the default) or "chosen". A third of the random verdicts is held back to judge the audit, so
+    train on `observer.labels`, which holds the others. `ids` are the names of the rows.
 
     >>> watch = observe([0, 1, 1], class_names=["cat", "dog"])
     >>> watch.update(torch.tensor([0, 1, 2]), torch.tensor([[9.0, 0.0], [0.0, 9.0], [9.0, 0.0]]))
@@ -61,7 +61,7 @@ def observe(
 class Observer:
     """Keeps the mean p(y | x) of every row, on the device where the logits are; see `observe`.
 
-    `labels` are those to train on: the verified label where there is one that is not held back, else the given one;
+    `labels` are those to train on: the verified label if there is one that is not held back, otherwise the given one.
     `clean` are the rows of such verdicts.
     """
 
@@ -69,15 +69,15 @@ class Observer:
         self.known, self.class_names, self.min_precision, self.seed = known, class_names, min_precision, seed
         self.labels = torch.from_numpy(np.where(known.trained, known.verified, known.given))
         self.clean = torch.from_numpy(np.flatnonzero(known.trained))
-        self._total: Tensor | None = None  # (rows, N): of the probabilities
+        self._total: Tensor | None = None  # (rows, N): sums of probabilities
         self._times: Tensor | None = None  # (rows,): how often each was seen
 
     def update(self, index: Any, logits: Any) -> None:
-        """Take note of a batch: which rows it holds, and the logits of each. The host does not wait for the device."""
+        """Record a batch: which rows it holds, and the logits of each. The host does not wait for the device."""
         rows, logits = torch.as_tensor(index), torch.as_tensor(logits)
         if rows.dtype == torch.bool or rows.is_floating_point():
             raise ValueError(f"index holds {rows.dtype}; give the numbers of the rows, as whole numbers")
-        rows = rows.long()  # of other unsigned ones there is no minimum
+        rows = rows.long()  # torch has no minimum for some unsigned types
         if logits.ndim != 2 or rows.shape != logits.shape[:1]:
             raise ValueError(
                 f"index has shape {tuple(rows.shape)} and logits {tuple(logits.shape)}; give (B,) and (B, classes)"
@@ -91,11 +91,11 @@ class Observer:
         times.index_add_(0, rows, torch.ones_like(p[:, 0]))
 
     def forget(self) -> None:
-        """Start again, as after a warm-up."""
+        """Start again, for example after a warm-up."""
         self._total = self._times = None
 
     def audit(self) -> ObservedAudit:
-        """What the rows seen so far tell of their labels."""
+        """Audit the labels of the rows seen so far."""
         if self._total is None or self._times is None:
             raise ValueError("no row was observed; call update(index, logits) in the training loop")
         times = self._times.cpu().numpy()
@@ -106,7 +106,7 @@ class Observer:
         if len(broken):
             raise ValueError(
                 f"the logits of {some(len(broken), 'row')} were not finite at some time, first row {broken[0]}; lower "
-                "the learning rate, or call forget() after the trouble"
+                "the learning rate, or call forget() once they are finite again"
             )
         known = self.known.take(rows)
         found = find(probs, known, self.min_precision, self.seed)
@@ -131,13 +131,13 @@ class Observer:
         total = len(self.labels)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < total:
             raise ValueError(
-                f"index runs from {int(rows.min())} to {int(rows.max())}, and there are {total} labels; rows count "
-                "from 0, as the labels stand"
+                f"index runs from {int(rows.min())} to {int(rows.max())}, but there are {total} labels; number the "
+                "rows from 0, in the order of the labels"
             )
 
-    @torch.inference_mode(False)  # where they were made in it, nothing outside of it might change them
+    @torch.inference_mode(False)  # a tensor made in inference mode could not be changed outside of it
     def _tables(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The two tables, where the logits are; made at the first batch, which says how many classes there are."""
+        """The two tables, where the logits are; made at the first batch, which shows how many classes there are."""
         if self._total is None or self._times is None:
             least = len(self.class_names or ()) or 1 + max(1, self.known.given.max(), self.known.verified.max())
             if logits.shape[1] < least or (self.class_names and logits.shape[1] != least):
@@ -146,20 +146,22 @@ class Observer:
             self._total = torch.zeros(len(self.labels), logits.shape[1], device=logits.device)
             self._times = torch.zeros(len(self.labels), device=logits.device)
         if self._total.shape[1] != logits.shape[1]:
-            raise ValueError(f"logits have {logits.shape[1]} columns, and had {self._total.shape[1]} before")
+            raise ValueError(
+                f"logits have {logits.shape[1]} columns, but had {self._total.shape[1]} before; give as many every time"
+            )
         self._total, self._times = self._total.to(logits.device), self._times.to(logits.device)
         return self._total, self._times
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedAudit:
-    """What is found of the labels of the rows that were seen, and what randomly verified ones say of it."""
+    """What is found about the labels of the rows that were seen, and what randomly verified ones say about it."""
 
     label_issues: pd.DataFrame  # the columns of labels.csv, most suspect row first
     transition_matrix: NDArray[np.float64]  # T[i, j] = P(given = j | true = i)
     evidence: Mapping[str, Any] | None  # as in record.json; None: no row was verified at random
     probabilities: NDArray[np.float32]  # p(y | x) of the rows that were seen
-    never_seen: Labels  # rows of which there are no logits
+    never_seen: Labels  # rows without logits
     class_names: tuple[str, ...]
     notes: tuple[str, ...]  # sentences for the user
     observer: Observer
@@ -167,8 +169,8 @@ class ObservedAudit:
     def save(self, folder: str | os.PathLike[str], *, name: str = "my data", images: Any = None) -> None:
         """Write labels.csv, transition.csv, report.html and what `fasten audit` reads into a new folder.
 
-        `images` holds an array (H, W) or (H, W, channels) for each row, of whole numbers to 255 or of fractions to 1,
-        for the report to show. Rows that were never seen are not there, and the column `row` counts the others.
+        `images` holds an array (H, W) or (H, W, channels) for each row, for the report to show: whole numbers up to
+        255 or fractions up to 1. Rows that were never seen are left out, and the column `row` counts the others.
         """
         known, rows = self.observer.known, np.sort(self.label_issues["row"].to_numpy())
         if images is not None:

@@ -17,13 +17,13 @@ from fasten.methods import METHODS, Entry
 from fasten.ranges import check_ranges
 from fasten.suggest import nearest
 
-FROM_DATA = ("num_classes", "shape")  # what a method is told of its data, which nobody sets
-OF_SGD = ("rate", "momentum", "weight_decay", "milestones")  # of the recipe, no concern of methods that have Adam
-LARGEST = 2**31 - 1  # of whole numbers: nothing is so many, and torch cannot count much further
+FROM_DATA = ("num_classes", "shape")  # what a method is told about its data; users do not set it
+OF_SGD = ("rate", "momentum", "weight_decay", "milestones")  # fields of the recipe that methods with Adam do not use
+LARGEST = 2**31 - 1  # of whole numbers: nothing needs more, and torch cannot count much further
 
 
 def find_method(name: str) -> Entry:
-    """A known method, or a sentence that names the nearest."""
+    """The entry of a method; an unknown name is refused, with the nearest known ones."""
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}; {nearest(name, METHODS)}")
     return METHODS[name]
@@ -34,7 +34,7 @@ def _constructor(entry: Entry) -> Any:
 
 
 def option_types(entry: Entry) -> dict[str, Any]:
-    """What can be set of a method: its keyword-only parameters. `oracle` is a switch: the run supplies the matrix."""
+    """The types of a method's options, its keyword-only parameters; `oracle` is a switch: the run adds the matrix."""
     hints = get_type_hints(_constructor(entry))
     parameters = inspect.signature(entry.build).parameters.values()
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in FROM_DATA]
@@ -42,7 +42,7 @@ def option_types(entry: Entry) -> dict[str, Any]:
 
 
 def option_defaults(entry: Entry) -> dict[str, Any]:
-    """What each of these is unless set.
+    """The default of each option.
 
     >>> option_defaults(find_method("naive-oversampling"))
     {'per_class': None, 'norm': 'split'}
@@ -55,7 +55,7 @@ def option_defaults(entry: Entry) -> dict[str, Any]:
 def apply_settings(
     method: str, recipe: Recipe, settings: Sequence[str], epochs: int | None = None
 ) -> tuple[dict[str, Any], Recipe]:
-    """The options that differ from the method's own, and the recipe; `epochs` stretches the schedule.
+    """The method's options that are set, and the recipe; `epochs` stretches the schedule.
 
     >>> apply_settings("fasten", Recipe(), ["threshold=0.9", "rate=0.05"])[0]
     {'threshold': 0.9}
@@ -76,9 +76,7 @@ def apply_settings(
         elif key in recipe_hints:
             changes[key] = parse(key, value, recipe_hints[key])
             if key in OF_SGD and "adam_rate" in option_hints and changes[key] != getattr(recipe, key):
-                raise ValueError(
-                    f"{method} trains by Adam, and {key} has no part in it; leave it out, or set adam_rate"
-                )
+                raise ValueError(f"{method} trains with Adam, which does not use {key}; leave it out, or set adam_rate")
         else:
             near = nearest(SETTINGS.get(key, key), [*option_hints, *recipe_hints])
             raise ValueError(f"unknown option {key!r} of {method}; {near}")
@@ -94,7 +92,7 @@ def apply_settings(
 
 
 def rate_of(method: str, options: Mapping[str, Any], recipe: Recipe) -> tuple[str, float]:
-    """How fast a run learns, and the setting that says so.
+    """The setting that holds a run's learning rate, and its value.
 
     >>> rate_of("fasten", {}, Recipe()), rate_of("causalnl", {}, Recipe())
     (('rate', 0.1), ('adam_rate', 0.001))
@@ -104,13 +102,13 @@ def rate_of(method: str, options: Mapping[str, Any], recipe: Recipe) -> tuple[st
 
 
 def check_settings(method: str, options: Mapping[str, Any], recipe: Recipe) -> None:
-    """Refuse numbers that make no sense, by the ranges that methods and the recipe declare."""
+    """Refuse numbers outside the ranges that methods and the recipe declare."""
     check_ranges(options, get_type_hints(_constructor(find_method(method)), include_extras=True))
     check_ranges(vars(recipe), get_type_hints(Recipe, include_extras=True))
 
 
 def parse(key: str, text: str, kind: Any) -> Any:
-    """A value of the wanted type, or a ValueError that names both.
+    """A value of the wanted type, or a ValueError that names the key, the type and the text.
 
     >>> parse("milestones", "5,6", tuple[int, ...]), parse("per_class", "none", int | None)
     ((5, 6), None)
@@ -146,7 +144,7 @@ def _parse_tuple(key: str, text: str, kind: Any) -> tuple[Any, ...]:
     try:
         return tuple(parse(key, part, kind) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ValueError(f"{key} takes {_NAMES[kind]} or several with commas between them, got {text!r}") from None
+        raise ValueError(f"{key} takes {_NAMES[kind]} or several, separated by commas, got {text!r}") from None
 
 
 def _parse_bool(key: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Users' own data: how they are read, split, normalised and trained on unless one says otherwise."""
+"""Users' own data: how they are read, split, normalised and trained on by default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fasten.data.verdicts import read_verdicts
 from fasten.seeds import numpy_stream
 from fasten.sentences import some
 
-# What the command line calls the fields of `Own`.
+# The command line options for the fields of `Own`.
 FLAGS = {
     **{"clean": "--clean-folder", "valid": "--valid", "test": "--test", "verified": "--verified", "size": "--size"},
     **{"max_bad": "--max-bad", "min_precision": "--min-precision"},
@@ -38,26 +38,26 @@ FLAGS = {
 
 ARRAYS = ".npz"
 
-# Pixels of a side, up to which a network is the right one; without a GPU the small one is, up to the second of these.
+# Pixels of a side up to which the small CNN and the ResNet-18 are used; without a GPU, the small CNN serves for both.
 SMALL_IMAGE = 16
 MIDDLE_IMAGE = 64
 EPOCHS = 30
-AVERAGE = 0.1  # better than no average in all that benchmarks/averaging.py measures; 0.4 corrects fewer labels
+AVERAGE = 0.1  # better than none in everything that benchmarks/averaging.py measures; 0.4 corrects fewer labels
 
 # For rows of features, chosen on digits' pixels, Gaussians and clusters of 1,400 to 100,000 rows: docs/my-table.md.
-UPDATES = 100  # of an epoch, at least, before a batch grows beyond 100 rows
+UPDATES = 100  # per epoch, at least, before a mini-batch grows beyond 100 rows
 MOST_AT_ONCE = 1000
-VISITS = 1_200_000  # of rows in all epochs, beyond which these become fewer
+VISITS = 1_200_000  # of rows in all epochs together; beyond this there are fewer epochs
 FEWEST_EPOCHS = 6
 FEATURES_DECAY = 0.01
 
 AS_GIVEN = "no verified label: as given it counts as right"
-PAD_SHARE = 8  # one pixel of so many is padded on each side before a random crop
+PAD_SHARE = 8  # one pixel in so many is padded on each side before a random crop
 
 
 @dataclass(frozen=True)
 class Own:
-    """How users' own data are read, and the precision their corrections must keep; plain values.
+    """How users' own data are read, and the precision that corrections must keep, as plain values.
 
     >>> Own.from_json(Own(size=64, verified="checked.txt").to_json()).verified
     'checked.txt'
@@ -68,7 +68,7 @@ class Own:
     test: str | None = None
     verified: str | None = None  # a list of verified names, or a CSV file with names and labels
     size: int | None = None  # of images, in pixels
-    max_bad: int = Decoding.max_bad  # images that may be unreadable
+    max_bad: int = Decoding.max_bad  # how many images may be unreadable
     min_precision: float | None = None  # of the corrections
 
     def __post_init__(self) -> None:
@@ -76,14 +76,14 @@ class Own:
         check_precision(self.min_precision)
 
     def decoding(self, shape: Sequence[int] | None = None) -> Decoding:
-        """How images are read; `shape` is that of a trained model's examples, (channels, height, width)."""
+        """Return how images are read; `shape` is that of a trained model's examples, (channels, height, width)."""
         if shape is None or len(shape) != 3:
             return Decoding(self.size, max_bad=self.max_bad)
         channels: Literal[1, 3] = 1 if shape[0] == 1 else 3
         return Decoding((shape[1], shape[2]), channels, self.max_bad)
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults."""
+        """Return the values that differ from the defaults."""
         return {key: value for key, value in asdict(self).items() if value != getattr(Own, key)}
 
     @staticmethod
@@ -93,7 +93,7 @@ class Own:
 
 
 def is_path(data: str) -> bool:
-    """Whether this names a file or folder of a user's own: it is there, or looks like one.
+    """Return whether this names a user's own file or folder: one that exists, or a name that looks like one.
 
     >>> is_path("photos/"), is_path("items.csv"), is_path("cifar10")
     (True, True, False)
@@ -102,7 +102,7 @@ def is_path(data: str) -> bool:
 
 
 def names_beside(path: Path) -> list[str]:
-    """Files and folders beside a path that has no file, with a name like its own, the nearest first."""
+    """Return files and folders beside a missing path whose names are similar, the most similar first."""
     try:
         stems = {Path(name).stem: name for name in sorted(os.listdir(path.parent))}
     except OSError:
@@ -111,10 +111,10 @@ def names_beside(path: Path) -> list[str]:
 
 
 def check_beside(data: str | os.PathLike[str], out: Path) -> None:
-    """Refuse to write into a folder of data: what lies there would be data the next time."""
+    """Raise if `out` is inside a folder of data: next time, its content would be read as data."""
     source, target = os.path.join(os.path.realpath(data), ""), os.path.join(os.path.realpath(out), "")
     if target.startswith(source):
-        raise ValueError(f"{out} lies in the data {data}; choose a folder beside it")
+        raise ValueError(f"{out} is inside the data {data}; choose a folder outside it")
 
 
 def read_rows(
@@ -126,10 +126,10 @@ def read_rows(
     shape: Sequence[int] | None = None,
     feature_names: Sequence[str] | None = None,
 ) -> Rows:
-    """The rows of a folder, table or array file.
+    """Read the rows of a folder, table or array file.
 
-    `class_names`, `shape` and `feature_names` are those of a trained model, as its record's `data` has them; then rows
-    need no label, and unless `labelled` verdicts, and labels of tables and arrays, are not looked at.
+    `class_names`, `shape` and `feature_names` are those of a trained model, from the `data` of its record; then rows
+    need no label. Unless `labelled`, verdicts, and the labels of tables and arrays, are ignored.
     """
     place, how = Path(path), own.decoding(shape)
     if not place.exists():
@@ -157,23 +157,23 @@ def read_rows(
 
 
 def _missing(path: Path) -> str:
-    """A run that goes on may do so in another folder than it was begun in."""
+    """Write a message for missing data; a run may be resumed in another folder than the one it was started in."""
     if near := names_beside(path):
         return f"there is no file or folder {path}; did you mean {str(path.with_name(near[0]))!r}?"
     if path.is_absolute():
-        return f"there is no file or folder {path}; say where the data lie"
+        return f"there is no file or folder {path}; give the path of the data"
     return (
-        f"there is no file or folder {path} in {Path.cwd()}, where this relative path is looked for; say where the "
-        "data lie, or run this where the path leads to them"
+        f"there is no file or folder {path} in {Path.cwd()}, where this relative path starts; give the path of the "
+        "data, or run this in the folder where the path starts"
     )
 
 
 def _check_one_file(path: str, own: Own) -> None:
-    """Tables and arrays say themselves which rows are what."""
+    """Raise if folders are given beside a table or arrays, which say themselves what each row is for."""
     for key in ("clean", "valid", "test"):
         if getattr(own, key) is not None:
             raise ValueError(
-                f"{FLAGS[key]} is for folders of images; {path} says such things itself, by the columns "
+                f"{FLAGS[key]} is for folders of images; leave it out: {path} says this itself, by the columns "
                 "verified_label and split, or by arrays such as x_clean and x_test"
             )
 
@@ -204,13 +204,13 @@ def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
     found = shape_of(rows.x)
     if found != shape:
         raise ValueError(
-            f"{rows.name} has examples of {in_words(found)}, and the model was trained on {in_words(shape)}; give "
+            f"{rows.name} has examples of {in_words(found)}, but the model was trained on {in_words(shape)}; give "
             "examples of that shape"
         )
 
 
 def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
-    """Split what was read. With noise, the labels as they are count as the truth, and noisy ones are made of them.
+    """Split what was read. With noise, the labels (verified if available) count as true and are then corrupted.
 
     >>> from fasten.data.arrays import rows_from_arrays
     >>> rows = rows_from_arrays(np.eye(4), list("abab"), y_verified=["a", None, None, None], picked=["chosen"] * 4)
@@ -265,7 +265,7 @@ def _verdicts(columns: Columns) -> tuple[tuple[str, str, str], ...]:
 def _given(
     rows: Rows, judged: Labels, free: NDArray[np.bool_], noise: str, seed: int
 ) -> tuple[Labels, NDArray[np.float64] | None]:
-    """The given labels; where noise is made, those of the rows that are free for it are noisy, and its T is known."""
+    """Return the given labels, with noise in those of the rows in `free` if asked for, and then its T."""
     given, wanted = rows.given_codes(), parse_noise(noise)
     if wanted.kind == "none":
         return given, None
@@ -277,9 +277,10 @@ def _given(
 
 
 def make_test_task(rows: Rows, data: Mapping[str, Any]) -> Task:
-    """New rows for a trained model, all of them test rows, or those that say so; `data` is of the model's record.
+    """Make a task of new rows for a trained model; `data` is from its record.
 
-    Rows without a label are judged as of class 0: predict them, but do not count how many are right.
+    If some rows are marked as test rows, these are the test rows; otherwise, all are. Rows without a label count as
+    class 0: predict them, but do not count how many are right.
     """
     split_says = rows.rows_of("test")
     test = split_says if len(split_says) else np.arange(len(rows))
@@ -311,7 +312,7 @@ def _check_split(rows: Rows, split: Split) -> None:
 
 
 def _notes(known: Known, split: Split) -> list[str]:
-    """What the run cannot say for lack of rows."""
+    """Write notes on what the run cannot say for lack of rows."""
     notes = []
     if not (known.picked_random & (known.given >= 0)).any():
         notes.append(
@@ -319,19 +320,20 @@ def _notes(known: Known, split: Split) -> list[str]:
             "uncalibrated, and T is a model's estimate"
         )
     if not len(split.valid):
-        notes.append("fewer than five clean rows a class and no validation rows: the last epoch is used as it is")
+        notes.append("fewer than five clean rows per class and no validation rows: the last epoch is used as it is")
     if not len(split.test):
         notes.append("there are no test rows, so no test accuracy")
     return notes
 
 
 def _noise_on_noise(rows: Rows, transition: NDArray[np.float64] | None) -> list[str]:
-    """A word where verdicts say that the labels, which count as the truth where noise is made, are none."""
+    """Write a note if noise is injected into labels that verdicts contradict, since they count as true."""
     given, verified = rows.given_codes(), rows.verified_codes()
     wrong = int(((given != verified) & (given >= 0) & (verified >= 0)).sum())
     said = (
-        f"verdicts contradict {some(wrong, 'given label')}, and with noise injected the given labels of all other rows "
-        "count as right: they are wrong more often than verified rows show; inject noise into labels that are right"
+        f"verdicts contradict {some(wrong, 'given label')}, but noise is injected as if the given labels of all "
+        "unverified rows were right: these are wrong more often than verified rows show; inject noise only into labels "
+        "that are right"
     )
     return [said] if wrong and transition is not None else []
 
@@ -346,24 +348,24 @@ def _num_as_given(rows: Rows, some: Labels) -> int:
 
 
 def as_given(rows: Rows, some: Labels, name: str) -> str | None:
-    """What is to be said of rows that measure a model, if nobody checked the labels of all."""
+    """Write a note if nobody checked the labels of some rows that measure a model."""
     count = _num_as_given(rows, some)
     have = "has" if count == 1 else "have"
     return f"{count:,} of the {len(some):,} {name} {have} {AS_GIVEN}" if count else None
 
 
 def _in_memory(x: NDArray[Any] | ImageFiles) -> NDArray[Any] | ImageFiles:
-    """Images that were decoded once and kept as the array that they are."""
+    """Return cached images as a plain array, and anything else unchanged."""
     return np.asarray(x) if isinstance(x, Images) and x.nbytes <= Decoding.cache_bytes else x
 
 
 def _pad(size: Sequence[int]) -> int:
-    """Larger images are seen through crops that move a little; none are mirrored, as letters would suffer."""
+    """Return the padding for random crops, 0 for small images; no image is mirrored, since letters would suffer."""
     return 0 if min(size) <= SMALL_IMAGE else min(size) // PAD_SHARE
 
 
 def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_type: str) -> Recipe:
-    """Network, length and rates for examples of a shape, (channels, height, width) or (features,).
+    """Choose network, epochs and rates for examples of a shape, (channels, height, width) or (features,).
 
     >>> auto_recipe((512,), 100_000, 20, "cpu").net, auto_recipe((3, 32, 32), 5000, 10, "cuda").net
     ('mlp', 'resnet18')
@@ -376,7 +378,7 @@ def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_ty
 
 
 def _features_recipe(num_rows: int, num_classes: int) -> Recipe:
-    """Large batches where there are many rows, since small ones would only wait for Python, and fewer epochs."""
+    """Choose large mini-batches and few epochs for many rows: with small ones, Python would take most of the time."""
     batch_size = max(100, num_classes, min(MOST_AT_ONCE, num_rows // UPDATES))
     epochs = min(EPOCHS, max(FEWEST_EPOCHS, VISITS // max(1, num_rows)))
     recipe = Recipe("mlp", batch_size=batch_size, weight_decay=FEATURES_DECAY, average=AVERAGE)

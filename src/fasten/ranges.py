@@ -1,4 +1,4 @@
-"""Which numbers an option of a method, or a field of a recipe, takes: declared with its type, checked for all alike."""
+"""Which numbers an option of a method, or a field of a recipe, takes: declared with its type, checked in one place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 @dataclass(frozen=True)
 class Range:
-    """The finite numbers between two ends; a square bracket takes its end in.
+    """The finite numbers between two ends; a square bracket includes its end.
 
     >>> str(Range(1)), str(Range(0, ends="()")), str(Range(0, 1, "[)")), 1 in Range(0, 1, "[)")
     ('at least 1', 'above 0', 'in [0, 1)', False)
@@ -39,7 +39,7 @@ Part = Annotated[float, Range(0, 1, "()")]  # neither nothing nor all
 
 
 def check_ranges(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Refuse a number outside the range that stands in the type of its name; `none` is in all of them.
+    """Refuse a number outside the range that its type declares; None is always accepted.
 
     >>> check_ranges({"threshold": 80}, {"threshold": Share})
     Traceback (most recent call last):

@@ -20,16 +20,16 @@ from fasten.contract import Recipe
 from fasten.files import replaced, write_text
 
 SCHEMA = 1
-MATRICES = "matrices.npz"  # beside the record, of a run with many classes: its matrices, each under its place there
-LATER = ("average", "weights", "frozen", "sync_norm")  # of a recipe; a run without one has the same key as before it
-LARGE = 100  # rows of a matrix that still stands in the record itself
+MATRICES = "matrices.npz"  # beside the record of a run with many classes: its matrices, by their place there
+LATER = ("average", "weights", "frozen", "sync_norm")  # later fields of a recipe; left out at their default
+LARGE = 100  # the most rows of a matrix that is kept in the record itself
 
-# A list of numbers as `json.dumps` breaks it into lines; no text of JSON holds a line's end.
+# A list of numbers as `json.dumps` breaks it into lines; no string in JSON contains a line break.
 NUMBERS = re.compile(r"\[\n[-+.0-9eE,\s]+\]")
-SHARED_GPU = "FASTEN_SHARED_GPU"  # a variable that is set where several runs share a GPU: their times say little
+SHARED_GPU = "FASTEN_SHARED_GPU"  # an environment variable, set if several runs share a GPU: their times say little
 PARTS = ("run", "environment", "data", "epochs", "evaluation", "references", "result", "notes")
 
-# What must be a mapping, a list, a text or a number wherever it is there; * is any key or place.
+# What must be a mapping, a list, a text or a number if it is there; * is any key or index.
 FORMS: dict[type, tuple[str, ...]] = {
     dict: (
         *("run", "run.options", "run.recipe", "run.own", "environment", "environment.how", "data", "epochs.*"),
@@ -56,7 +56,7 @@ FORMS: dict[type, tuple[str, ...]] = {
     int: ("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
 }
 KINDS = {dict: "mapping", list: "list", str: "text", float: "number", int: "whole number"}
-# An audit has no noise, and a record of results/ no way to go on.
+# An audit has no noise, and a record in results/ cannot be resumed.
 MAY_BE_NULL = ("evaluation", "result", "references.", "epochs.", "run.own", "run.noise", "environment.how")
 
 Record = dict[str, Any]
@@ -64,7 +64,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """All that is needed to run something again; survives JSON and back.
+    """All that is needed to repeat a run; it can be written to JSON and read back.
 
     >>> run = Run("digits", "symmetric:0.4", options={"threshold": 0.9})
     >>> Run.from_json(json.loads(json.dumps(run.to_json()))) == run
@@ -81,7 +81,7 @@ class Run:
     own: Mapping[str, Any] | None = None  # how a user's own data are read; None: a known data set
 
     def to_json(self) -> dict[str, Any]:
-        """Equal to what is read from a file that it was written to."""
+        """As plain values, equal to those that are read back from a file."""
         recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
         for name in LATER:
             if recipe[name] == getattr(Recipe, name):
@@ -114,14 +114,15 @@ def environment() -> dict[str, Any]:
 
 
 def shared_gpu() -> dict[str, bool]:
-    """What the environment says of a run made beside others on one GPU."""
+    """What the record's environment says if the run shared a GPU with others."""
     return {"shared_gpu": True} if os.environ.get(SHARED_GPU) else {}
 
 
 def _commit() -> str | None:
-    """Of the source tree this runs from; what `FASTEN_COMMIT` says, where a copy's own history is not to be trusted.
+    """The commit of the source tree this runs from; `FASTEN_COMMIT` overrides it if a copy's history cannot be trusted.
 
-    An installed copy may lie in a repository of its user's, whose commit says nothing of it: this file must be in it.
+    An installed copy may be in a repository of the user's own, whose commit says nothing about it, so this file must be
+    in that commit.
     """
     if os.environ.get("FASTEN_COMMIT"):
         return os.environ["FASTEN_COMMIT"]
@@ -135,9 +136,9 @@ def _commit() -> str | None:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """`record.json` in a run's folder, whole or not at all; the numbers of a list stand in one line.
+    """Write `record.json` into a run's folder, whole or not at all; the numbers of a list are on one line.
 
-    Large matrices go to a file of their own, before the record, which names it in their place.
+    Large matrices are written first, to a file of their own, which the record names in their place.
     """
     matrices: dict[str, NDArray[Any]] = {}
     record = {key: without_matrices(part, key, matrices) for key, part in record.items()}
@@ -155,12 +156,12 @@ def without_matrices(values: Any, place: str, matrices: dict[str, NDArray[Any]])
     if not isinstance(values, list) or len(values) <= LARGE or not isinstance(values[0], list):
         return values
     matrices[place] = np.array(values)
-    assert np.isfinite(matrices[place]).all(), place  # as of the numbers in JSON
+    assert np.isfinite(matrices[place]).all(), place  # as for the numbers in JSON
     return MATRICES
 
 
 def with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]]) -> Any:
-    """The same as before; null where a matrix is lost or damaged, since nothing else hangs on it."""
+    """The values with their large matrices again; null for one that is lost or damaged, since nothing depends on it."""
     if isinstance(values, dict):
         return {key: with_matrices(part, f"{place}.{key}", matrices) for key, part in values.items()}
     if values != MATRICES:
@@ -169,7 +170,7 @@ def with_matrices(values: Any, place: str, matrices: Mapping[str, NDArray[Any]])
 
 
 def read_matrices(source: Path | BinaryIO) -> dict[str, NDArray[Any]]:
-    """What `np.savez_compressed` wrote; nothing where that is lost or damaged."""
+    """Read what `np.savez_compressed` wrote; nothing if that is lost or damaged."""
     try:
         with open(source, "rb") if isinstance(source, Path) else source as file:
             return dict(np.load(file, allow_pickle=False))
@@ -178,15 +179,15 @@ def read_matrices(source: Path | BinaryIO) -> dict[str, NDArray[Any]]:
 
 
 def _cure(folder: Path) -> str:
-    """Of a folder that holds several runs, how to go on with them all."""
+    """What to do about a folder without a record; if it holds several runs, how to continue them all."""
     for command in ("compare", "reproduce"):
         if (folder / f"{command}.json").is_file():
-            return f"give one of the runs below it, or go on with all by the same `fasten {command}` as before"
+            return f"give the folder of one of its runs, or continue all with the same `fasten {command}` as before"
     return "give the folder that --out named"
 
 
 def read_record(folder: Path) -> Record:
-    """The record of a run's folder, or of a file itself."""
+    """Read the record in a run's folder, or in the file given."""
     path = folder / "record.json" if folder.is_dir() else folder
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -206,12 +207,12 @@ def read_record(folder: Path) -> Record:
     )
     wrong = next(unlike, None)
     if wrong is not None:
-        raise ValueError(f"{path} is damaged ({wrong[0]} is no {KINDS[wrong[1]]}); run it again in another folder")
+        raise ValueError(f"{path} is damaged ({wrong[0]} is not a {KINDS[wrong[1]]}); run it again in another folder")
     return record
 
 
 def _unlike(values: Any, path: Sequence[str], form: type, place: str = "") -> Iterator[str]:
-    """Where in a record something is of another form than it must be."""
+    """The places in a record at which something is of another form than it must be."""
     if not path:
         null = values is None and place.startswith(MAY_BE_NULL)
         if not (null or isinstance(values, (int, float) if form is float else form)):
@@ -223,7 +224,7 @@ def _unlike(values: Any, path: Sequence[str], form: type, place: str = "") -> It
 
 
 def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
-    """The rows of an unfinished run's epochs, from its log; a line that was cut off or is damaged is passed over."""
+    """The rows of an unfinished run's epochs, from its log; a line that was cut off or is damaged is skipped."""
     path, rows = folder / "log.jsonl", []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
@@ -236,10 +237,10 @@ def epochs_so_far(folder: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """`log.jsonl`: a line for each epoch and event, in the order in which they came."""
+    """`log.jsonl`: a line for each epoch and event, in order."""
 
     def __init__(self, path: Path, lines: Sequence[str] = ()) -> None:
-        """Go on after these lines, which are a checkpoint's: those of the file may be torn, or run ahead of it."""
+        """Continue after these lines, which are a checkpoint's: those of the file may be incomplete, or ahead of it."""
         self.path, self.lines = path, list(lines)
         write_text(path, "".join(self.lines))
 
@@ -247,7 +248,7 @@ class Log:
         self._append(json.dumps(values) + "\n")
 
     def keep(self, before: Log, *events: str) -> None:
-        """Of a log that began with the same lines, such events as came after them."""
+        """Add these events of a log that began with the same lines, as far as they came after them."""
         for line in before.lines[len(self.lines) :]:
             if json.loads(line)["event"] in events:
                 self._append(line)

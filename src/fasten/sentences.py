@@ -25,7 +25,7 @@ def sentence(error: Exception) -> str:
 
 
 def typed(*words: object) -> str:
-    """A command of ours to be typed as it stands.
+    """A `fasten` command, quoted so that it can be typed as it is.
 
     >>> typed("resume", "my run")
     "`fasten resume 'my run'`"
@@ -34,7 +34,7 @@ def typed(*words: object) -> str:
 
 
 def some(number: int, thing: str) -> str:
-    """So many of something.
+    """A number of things, with the noun in the singular or plural.
 
     >>> some(1, "row"), some(2000, "row")
     ('1 row', '2,000 rows')
@@ -43,12 +43,12 @@ def some(number: int, thing: str) -> str:
 
 
 def are(number: int) -> str:
-    """The verb after so many."""
+    """The verb after a number of things."""
     return "is" if number == 1 else "are"
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """On a GPU, by the name of torch's exception, since torch need not be there yet; or on the host, which has none."""
+    """Whether a GPU or the host ran out of memory, by names and texts alone: torch need not be imported yet."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, and a terminal that is closed: all of them ask a run to stop, and none may cost it anything."""
+"""Ctrl-C, SIGTERM, and closing the terminal: each of them asks a run to stop, and none may cost it anything."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """All of them stop this process as Ctrl-C does: with an exception, at once."""
+    """Let each of them stop this process as Ctrl-C does: with an exception, at once."""
     with _handled(signal.default_int_handler):
         yield
 
 
 @contextmanager
 def asked_to_stop(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """A function that tells whether one of them came; a second Ctrl-C is an exception, at once."""
+    """Yield a function that tells whether one of them came; a second Ctrl-C raises an exception, at once."""
     seen: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -41,9 +41,9 @@ def asked_to_stop(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
 def _handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
     wanted = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
-        wanted = []  # only the main thread may
+        wanted = []  # only the main thread may set handlers
     before = {number: signal.getsignal(number) for number in wanted}
-    before = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}  # nohup
+    before = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}  # SIG_IGN: nohup
     for number in before:
         signal.signal(number, handler)
     try:

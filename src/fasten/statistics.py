@@ -1,7 +1,7 @@
-"""What a few seeds can tell: means with Student's 95% intervals, paired differences, Holm's correction.
+"""Statistics of a few seeds: means with Student's 95% intervals, paired differences, Holm's correction.
 
-And what a few rows can tell: shares with Clopper and Pearson's intervals. Pure functions on plain numbers, None for a
-number that does not exist. Sums are exact, so that the order of the seeds does not matter. Student's and the beta
+And of a few rows: shares with Clopper–Pearson intervals. The functions are pure, take plain numbers, and return None
+for a number that does not exist. Sums are exact, so that the order of the seeds does not matter. Student's and the beta
 distribution are here because SciPy is not among the dependencies.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-LEVEL = 0.05  # of tests; intervals hold 1 − LEVEL
-MAX_TERMS = 10_000  # of the continued fraction, which takes about √df
-EPSILON = 2.0**-52  # a factor this near to 1 changes nothing any more
+LEVEL = 0.05  # of tests; the confidence of intervals is 1 − LEVEL
+MAX_TERMS = 10_000  # of the continued fraction, which needs about √df
+EPSILON = 2.0**-52  # a factor this close to 1 changes nothing any more
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds; `ci95` is half the width of its interval, None for one seed."""
+    """A mean over seeds; `ci95` is half the width of its 95% interval, None for one seed."""
 
     n: int
     mean: float | None
@@ -28,7 +28,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two methods, over the seeds they share; `p` is that of the paired t test, None for fewer than two."""
+    """The difference of two methods over the seeds they share; `p` is from the paired t-test, None below two seeds."""
 
     n: int
     mean: float | None
@@ -63,7 +63,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    """Mean of ours − theirs, seed by seed. Differences that are all the same give p = 1 if they are 0, else p = 0.
+    """Mean of ours − theirs, seed by seed. If all differences are equal, p is 1 if they are 0, otherwise 0.
 
     >>> d = paired_difference([0.9, 0.8, 0.9], [0.8, 0.6, 0.6])
     >>> round(d.mean, 4), round(d.p, 4)
@@ -78,7 +78,7 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given: those below a level hold together at that level (Holm, 1979).
+    """Adjusted p-values, in the order given: those below a level hold together at that level (Holm, 1979).
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -104,7 +104,7 @@ def two_sided_p(t: float, df: float) -> float:
 
 @cache
 def t_quantile(q: float, df: float) -> float:
-    """The t that a share q ≥ 1/2 of Student's distribution lies below, by bisection.
+    """The quantile q ≥ 1/2 of Student's distribution, by bisection.
 
     >>> round(t_quantile(0.975, 4), 6)
     2.776445
@@ -128,7 +128,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 @cache
 def beta_quantile(q: float, a: float, b: float) -> float:
-    """The x that a share q of the beta distribution lies below, by bisection.
+    """The quantile q of the beta distribution, by bisection.
 
     >>> round(beta_quantile(0.875, 1, 3), 6)
     0.5
@@ -142,7 +142,7 @@ def beta_quantile(q: float, a: float, b: float) -> float:
 
 
 def lower_bound(k: int, n: int, level: float = LEVEL) -> float:
-    """Clopper and Pearson's: a share below it would give k or more of n with a probability under `level`.
+    """The Clopper–Pearson lower bound: a share below it would give k or more of n with a probability under `level`.
 
     >>> round(lower_bound(29, 29), 4)  # 0.05 ** (1 / 29)
     0.9019
@@ -151,7 +151,7 @@ def lower_bound(k: int, n: int, level: float = LEVEL) -> float:
 
 
 def proportion(k: int, n: int) -> Proportion:
-    """k of n, with Clopper and Pearson's two-sided 95% interval.
+    """k of n, with the two-sided 95% Clopper–Pearson interval.
 
     >>> found = proportion(8, 10)
     >>> found.share, round(found.low, 4), round(found.high, 4)
@@ -161,7 +161,7 @@ def proportion(k: int, n: int) -> Proportion:
 
 
 def reaches(k: int, n: int, share: float) -> bool:
-    """Whether the lower bound of k of n is at least `share`, which is cheaper to say than the bound itself.
+    """Whether the lower bound of k of n is at least `share`; cheaper than computing the bound itself.
 
     >>> reaches(29, 29, 0.9), reaches(28, 28, 0.9)
     (True, False)
@@ -181,7 +181,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None
 
 
 def _incomplete_beta(x: float, y: float, a: float, b: float) -> float:
-    """Regularised, I(x; a, b); y is 1 − x, which the caller knows better where x is near 1."""
+    """The regularised function I(x; a, b); y is 1 − x, which the caller knows more precisely if x is near 1."""
     if x <= 0:
         return 0.0
     if x > (a + 1) / (a + b + 2):  # the fraction would converge slowly

@@ -1,15 +1,15 @@
-"""Parts of messages: answers to a name that nobody knows, and what others say, on one line."""
+"""Parts of messages: suggestions for an unknown name, lists of names, and other people's messages on one line."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
 
-MANY = 10_000  # names among which the nearest is looked for
+MANY = 10_000  # names that are searched for the nearest
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """What to say after "unknown …;": the nearest known names; if none is near, `otherwise`, or the first of them.
+    """What to say after "unknown …;": the nearest known names; if none is near, `otherwise`, or the first known names.
 
     >>> nearest("fastn", ["fasten", "glc"])
     "did you mean 'fasten'?"
@@ -27,7 +27,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Names for a sentence, no more than so many.
+    """Names for a sentence, at most `most` of them.
 
     >>> listed(["cat", "dog", "fox"], 2)
     'cat, dog and 1 more'
@@ -36,7 +36,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def one_line(text: object, most: int | None = None) -> str:
-    """The same words without line breaks, and no more than so many characters.
+    """The same words without line breaks, cut to at most `most` characters.
 
     >>> one_line(ValueError("no\\n such  file"), 7)
     'no such'
@@ -45,5 +45,5 @@ def one_line(text: object, most: int | None = None) -> str:
 
 
 def _plain(name: str) -> str:
-    """Without what people overlook: case, and blanks around it."""
+    """The name without what people overlook: case, and blanks around it."""
     return name.casefold().strip()

@@ -1,4 +1,4 @@
-"""The bounds of the FasTEN paper as functions, beside forms of them that hold; `docs/theory.md` compares them.
+"""The bounds of the FasTEN paper as functions, and forms of them that hold; `docs/theory.md` compares them.
 
 N is the number of classes, K the clean samples per class, n = |D̄| the noisy rows, γ the noise rate, d the VC dimension,
 π the class prior, T[i, j] = P(noisy = j | true = i); f̄ is the noisy classifier and g(x) = p(noisy | x) its ideal.
@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 def noisy_accuracy(T: ArrayLike, prior: ArrayLike | None = None) -> float:
     """Accuracy on *noisy* test labels of a network whose predictions are drawn from T's rows too: Σᵢ πᵢ Σⱼ Tᵢⱼ².
 
-    Not the accuracy on clean labels (that is Σᵢ πᵢ Tᵢᵢ for this network), nor an upper bound of it or of any other, as
-    the paper has it: a network that learns the truth has 1 on clean labels, and one that says the commonest noisy label
-    has Σᵢ πᵢ maxⱼ Tᵢⱼ, never less than this, on noisy ones. `prior` is uniform unless given.
+    This is not the accuracy on clean labels (which is Σᵢ πᵢ Tᵢᵢ for this network), nor, as the paper claims, an upper
+    bound of it or of any other: a network that learns the truth has accuracy 1 on clean labels, and one that predicts
+    the most common noisy label has Σᵢ πᵢ maxⱼ Tᵢⱼ on noisy ones, never less than this. `prior` is uniform by default.
 
     >>> round(noisy_accuracy([[0.8, 0.2], [0.0, 1.0]]), 2)
     0.84
@@ -52,9 +52,9 @@ def noisy_accuracy_asymmetric(rate: float) -> float:
 def vc_bound(epsilon: float, rows: int, vc_dimension: int, noise_rate: float = 0.0, *, clip: bool = True) -> float:
     """The paper's bound of P(|error on noisy training rows − true error| > ε): γ + 4 (2n)ᵈ exp(−ε² n / 8).
 
-    With γ = 0 it is Vapnik's (one dichotomy short at d = 1). With noise it is no bound: γ limits the difference between
-    the errors on noisy and on clean labels, not the probability of a difference; and a sum above ε need not have a term
-    above ε, only one above ε/2. Where ε < γ the probability can be 1. `clip=False` lets the value exceed 1.
+    With γ = 0 it is Vapnik's (one dichotomy short at d = 1). With noise it is not a bound: γ limits the difference
+    between the errors on noisy and on clean labels, not the probability of a difference; and a sum above ε need not
+    have a term above ε, only one above ε/2. If ε < γ, the probability can be 1. `clip=False` lets the value exceed 1.
 
     >>> round(vc_bound(0.1, 44_000, 3, noise_rate=0.4), 3)
     0.4
@@ -65,10 +65,10 @@ def vc_bound(epsilon: float, rows: int, vc_dimension: int, noise_rate: float = 0
 
 
 def vc_bound_valid(epsilon: float, rows: int, vc_dimension: int, noise_rate: float = 0.0) -> float:
-    """A bound of the same probability that holds, for all binary classifiers of the class at once: 1 where ε ≤ γ.
+    """A bound of the same probability that holds, for all binary classifiers of the class at once: 1 if ε ≤ γ.
 
-    With γ the share of these rows whose label is wrong, by any rule, the errors on noisy and on clean labels differ by
-    γ at most, so sampling must supply ε − γ: 4 m exp(−(ε − γ)² n / 8), m = (2n)ᵈ, or 2n + 1 at d = 1 (Sauer).
+    If γ is the share of these rows whose label is wrong, by any rule, the errors on noisy and on clean labels differ by
+    at most γ, so sampling must supply ε − γ: 4 m exp(−(ε − γ)² n / 8), m = (2n)ᵈ, or 2n + 1 at d = 1 (Sauer).
 
     >>> vc_bound_valid(0.1, 44_000, 3, noise_rate=0.4), vc_bound_valid(0.5, 44_000, 3, noise_rate=0.4) < 1e-8
     (1.0, True)
@@ -99,8 +99,9 @@ class CorrectOrDrop:
 def correct_or_drop(rows: int, vc_dimension: int, delta: float, *, dropped: float, noise_left: float) -> CorrectOrDrop:
     """Drop a share of the rows, or keep all and correct labels until only a share `noise_left` is wrong?
 
-    The paper's case for correction, made with the valid bound. It compares two upper bounds, not two errors, and is
-    kind to dropping: every wrong row is found, and the rows left are distributed as before.
+    This is the paper's case for correction, made with the valid bound. It compares two upper bounds, not two errors,
+    and favours dropping: it assumes that every wrong row is found, and that the remaining rows are distributed as
+    before.
 
     >>> round(correct_or_drop(44_000, 20, 0.05, dropped=0.4, noise_left=0.03).break_even, 3)
     0.054
@@ -115,8 +116,8 @@ def entry_error_bound(epsilon: float, per_class: int) -> float:
     """Theorem 2: P(|T̂ᵢⱼ − Tᵢⱼ| > ε) ≤ 2 exp(−2 ε² K), for one entry.
 
     True if (1) noisy and true label are independent given x, (2) the K samples of class i are independent draws, and f̄
-    was not trained on them, (3) f̄ = g. Class-dependent noise meets (1) only where x determines the true label (or
-    overlapping classes have equal rows of T); else T̂ tends to Σₖ E[p(k | x) | i] Tₖⱼ, not to Tᵢⱼ.
+    was not trained on them, (3) f̄ = g. Class-dependent noise meets (1) only if x determines the true label (or
+    overlapping classes have equal rows of T); otherwise T̂ tends to Σₖ E[p(k | x) | i] Tₖⱼ, not to Tᵢⱼ.
 
     >>> round(entry_error_bound(0.3, per_class=10), 2)
     0.33
@@ -136,7 +137,7 @@ def matrix_error_bound(epsilon: float, per_class: int, num_classes: int) -> floa
 
 
 def clean_rows_needed(epsilon: float, delta: float, num_classes: int) -> int:
-    """The least K, clean samples *per class*, at which `matrix_error_bound` is δ or less.
+    """The smallest K, clean samples *per class*, at which `matrix_error_bound` is at most δ.
 
     >>> clean_rows_needed(0.1, 0.05, num_classes=10)
     415
@@ -159,7 +160,7 @@ def network_complexity(rows: int, num_classes: int, lipschitz: float, norms: Seq
     """The first term of Theorem 1, N L B (√(2 H ln 2) + 1) Θ̄ Πₕ Φ̄ₕ / √n; the paper writes Φ̄ᵢ under Πₕ.
 
     `norms` are B, that of the inputs, then the Frobenius norms Φ̄₁, …, Φ̄_{H−1}, Θ̄ of the layers. Golowich et al. (2018)
-    have it for each of N outputs, with ReLU but no biases, batch normalisation or skip connections.
+    give it for each of N outputs, with ReLU but no biases, batch normalisation or skip connections.
 
     >>> round(network_complexity(44_000, 10, lipschitz=1.0, norms=[1.0, 2.0, 2.0, 2.0]), 2)
     1.16
@@ -173,9 +174,9 @@ def network_complexity(rows: int, num_classes: int, lipschitz: float, norms: Seq
 def theorem1_as_printed(epsilon: float, per_class: int, rows: int, complexity: float) -> float:
     """Theorem 1's right-hand side, `network_complexity` + √(−ln ε / 2n) + 2 exp(−2 ε² K), not clipped: not a bound.
 
-    What fails: a bound of a risk is added to a probability; ε stands for that bound's confidence δ, hence ε ≤ 1; excess
-    risk is taken for the error of an entry; the best network's distance from g is left out (norms near 0 force f̄ to
-    1/N, and the value to 0); and ε is spent in full on each of two summands.
+    What is wrong with it: a bound of a risk is added to a probability; ε is also used as that bound's confidence δ,
+    hence ε ≤ 1; excess risk is taken for the error of an entry; the best network's distance from g is left out (norms
+    near 0 force f̄ to 1/N, and the value to 0); and ε is spent in full on each of two summands.
 
     >>> round(theorem1_as_printed(0.3, per_class=10, rows=44_000, complexity=1.16), 2)
     1.49
@@ -190,8 +191,8 @@ def excess_risk_bound(complexity: float, rows: int, loss_bound: float, delta: fl
     """With probability 1 − δ, what an empirical risk minimiser loses to the best of its class: 4 R + 2 M √(ln(2/δ)/2n).
 
     For n independent rows and losses in [0, M]. R is the Rademacher complexity of the losses: up to √2 times
-    `network_complexity` (Maurer, 2016), L = √2 for softmax with log-loss. M exists where probabilities are e⁻ᴹ or more:
-    +1e−7 in the logarithm, which is log-loss of (f̄ + 1e−7) / (1 + 1e−7 N) up to a constant, gives 16.1.
+    `network_complexity` (Maurer, 2016), L = √2 for softmax with log-loss. M exists if probabilities are e⁻ᴹ or more:
+    adding 1e−7 in the logarithm, which is log-loss of (f̄ + 1e−7) / (1 + 1e−7 N) up to a constant, gives 16.1.
 
     >>> round(excess_risk_bound(0.01, 44_000, loss_bound=16.1, delta=0.05), 3)
     0.248

@@ -1,4 +1,4 @@
-"""What torchrun says, in their environment, to the processes that it starts."""
+"""What torchrun tells the processes that it starts, in their environment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def told(name: str, least: int) -> int:
-    """A number of its: `WORLD_SIZE` and the like, from `least` on, which is also what holds without torchrun."""
+    """A number that torchrun sets, such as `WORLD_SIZE`: `least` or more, and `least` without torchrun."""
     text = os.environ.get(name) or str(least)
     try:
         value = int(text)
@@ -14,7 +14,7 @@ def told(name: str, least: int) -> int:
         value = least - 1
     if value < least:
         raise ValueError(
-            f"the environment has {name}={text}, and torchrun sets a whole number from {least} on; unset {name}, or "
+            f"the environment has {name}={text}, and torchrun sets a whole number of {least} or more; unset {name}, or "
             "start this with torchrun"
         )
     return value

@@ -1,1 +1,1 @@
-"""The commands, in groups; `cli.py` makes one app of them."""
+"""The commands, in groups; `cli.py` combines them into one app."""

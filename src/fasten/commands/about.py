@@ -1,4 +1,4 @@
-"""Commands about what there is: methods, datasets, bench."""
+"""Commands that show what is available, and how fast it is: methods, datasets, bench."""
 
 from __future__ import annotations
 

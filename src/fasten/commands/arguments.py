@@ -1,4 +1,4 @@
-"""What the commands take: readers that refuse a wrong value in a sentence, and the arguments that commands share."""
+"""The arguments of the commands: parsers that refuse a wrong value in a sentence, and arguments that commands share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _parsed(kind: Callable[[str], T], text: str, what: str) -> T:
 
 
 class Command(TyperCommand):
-    """A command whose help calls its arguments by their names alone: DATA, where typer has {DATA} and DATA <str>."""
+    """A command whose help shows its arguments by name only: DATA, not typer's {DATA} and DATA <str>."""
 
     def get_help(self, ctx: Any) -> str:
         """The text that --help prints."""
@@ -34,33 +34,33 @@ class Command(TyperCommand):
 
 
 def whole_from(least: int) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` on."""
+    """A parser of whole numbers that are `least` or more."""
 
     def read(text: str) -> int:
         value = _parsed(int, text, "a whole number")
         if value < least:
-            raise typer.BadParameter(f"takes a whole number from {least} on, got {value}")
+            raise typer.BadParameter(f"takes a whole number of {least} or more, got {value}")
         return value
 
     return read
 
 
 def read_path(text: str) -> Path:
-    """Any path but an empty one, which would be the current folder: not what an unset variable means."""
+    """Any path but an empty one, which would be the current folder; an unset variable does not mean that."""
     if not text:
         raise typer.BadParameter("takes a path, got nothing")
     return Path(text)
 
 
 def read_data(text: str) -> str:
-    """Any name or path but an empty one: see above."""
+    """Any name or path but an empty one; see `read_path`."""
     if not text:
         raise typer.BadParameter("takes the name of a data set or a path, got nothing")
     return text
 
 
 def read_share(text: str) -> float:
-    """A number between 0 and 1, the latter left out."""
+    """A number from 0 to 1, but not 1 itself."""
     value = _parsed(float, text, "a number between 0 and 1")
     if not 0 <= value < 1:
         raise typer.BadParameter(f"takes a number between 0 and 1, got {text}; write 95% as 0.95")
@@ -71,12 +71,12 @@ def read_seconds(text: str) -> float:
     """A time of 0 or more."""
     value = _parsed(float, text, "a number of seconds")
     if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"takes a number of seconds from 0 on, got {text}")
+        raise typer.BadParameter(f"takes a number of seconds, 0 or more, got {text}")
     return value
 
 
 def read_on_nan(text: str) -> str:
-    """One of the two things that can be done."""
+    """`stop` or `rewind`."""
     if text not in ("stop", "rewind"):
         raise typer.BadParameter(f"takes stop or rewind, got {text!r}")
     return text
@@ -92,7 +92,7 @@ def read_gpus(text: str) -> float:
 
 
 def read_folder(text: str) -> Path:
-    """A folder that is there."""
+    """A folder that exists."""
     path = read_path(text)
     if not path.is_dir():
         raise typer.BadParameter(
@@ -117,7 +117,7 @@ def place(flag: str, about: str, **more: Any) -> Any:
 
 
 def switch(flag: str, about: str) -> Any:
-    """An option that is there or not."""
+    """An option without a value."""
     return typer.Option(flag, help=about)
 
 

@@ -1,4 +1,4 @@
-"""The command that looks at a run's labels, gives them to reviewers, and makes repaired copies: audit."""
+"""The command audit: it shows a run's labels, exports them to reviewers, and writes repaired copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXPORTS = ("labelstudio", "csv", "parquet", "folder")
 SHOWN = 10  # rows, unless --top says otherwise
-UNKNOWN = "no row was verified at random, so nothing shows how right these corrections are; look at some of them first"
+UNKNOWN = "no row was verified at random, so nothing shows how many corrections are right; look at some of them first"
 COLUMNS = ("id", "given", "suggested", "p_wrong", "p_suggested", "is_issue")
 
 
@@ -95,16 +95,16 @@ def _check(
     url: str | None,
     min_precision: float | None,
 ) -> None:
-    """What does not go together, before anything is read."""
+    """Refuse options that do not go together, before anything is read."""
     if export is not None and export not in EXPORTS:
         raise ValueError(f"unknown --export {export!r}; {nearest(export, EXPORTS)}")
     if min_precision is not None and (reviews or verify is not None or export is not None):
         raise ValueError(
-            "--min-precision makes the corrections anew in a command of its own; leave out --export, --import and "
+            "--min-precision recomputes the corrections, in a command of its own; leave out --export, --import and "
             "--next, and give them in a second command"
         )
     if reviews and (verify is not None or export is not None):
-        raise ValueError("--import goes with --out alone; export or ask for rows to verify in a command of its own")
+        raise ValueError("--import goes with --out alone; use --export or --next in a second command")
     if verify is not None and export not in (None, "csv", "labelstudio"):
         raise ValueError(f"--next goes with --export csv or labelstudio, got {export!r}")
     if top is not None and (reviews or verify is not None or export not in (None, "labelstudio")):
@@ -130,7 +130,7 @@ def _import(found: Audit, reviews: list[Path], out: Path) -> dict[str, Any]:
     ways = {way: sum(verdict.picked == way for verdict in merged) for way in ("random", "chosen")}
     picked = f"{ways['random']} random, {ways['chosen']} chosen"
     new = len({verdict.id for verdict in verdicts})  # reviews may have rows in common
-    said = f"{some(new, 'verdict')} of the review, {len(merged)} with those that the run had: {picked}"
+    said = f"{some(new, 'verdict')} from the review, {len(merged)} with those that the run had: {picked}"
     return {"written": os.fspath(out), "new": new, "verified": len(merged), **ways, "said": said}
 
 
@@ -149,7 +149,7 @@ def _export(
     if export == "labelstudio":
         rows = issue_rows(found, top) if verify is None else _rows_to_verify(found, verify)
         if rows.empty:
-            raise ValueError(f"no unverified label of {found.folder} counts as wrong; --next N names rows to verify")
+            raise ValueError(f"no unverified label of {found.folder} counts as wrong; --next N chooses rows to verify")
         return _label_studio(found, rows, _needed(out), data, url)
     if verify is not None:
         return _review(_rows_to_verify(found, verify), out)
@@ -166,7 +166,7 @@ def _rows_to_verify(found: Audit, n: int) -> pd.DataFrame:
 
     rows = next_rows(found, n)
     if rows.empty:
-        raise ValueError(f"all {some(len(found.table), 'row')} of {found.folder} are verified; there is none to verify")
+        raise ValueError(f"all {some(len(found.table), 'row')} of {found.folder} are verified; none is left to verify")
     return rows
 
 
@@ -203,8 +203,8 @@ def _label_studio(found: Audit, rows: pd.DataFrame, out: Path, data: str | None,
 def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
     evidence = (found.record["evaluation"] or {}).get("evidence") or {}
     doubt = _doubt(evidence) if evidence.get("num_random") else UNKNOWN if copied.changed else None
-    lost, why = copied.left_out, "whose images lie elsewhere, or are not there, are"
-    why = "whose image lies elsewhere, or is not there, is" if lost == 1 else why
+    lost, why = copied.left_out, "whose images are elsewhere, or missing, are"
+    why = "whose image is elsewhere, or missing, is" if lost == 1 else why
     left = f"; {some(lost, 'row')} {why} left out" if lost else ""
     links = f", {copied.linked:,} of them hard links" if copied.linked else ""
     said = f"{some(copied.rows, 'row')}{links}; {some(copied.changed, 'label')} changed{left}"
@@ -213,19 +213,19 @@ def _copied(copied: Copied, out: Path, found: Audit) -> dict[str, Any]:
 
 
 def _doubt(evidence: Mapping[str, Any]) -> str | None:
-    """What is to be said against a copy; where no label but by a verdict was changed, nothing."""
+    """What speaks against a copy, if anything; nothing does if labels were only changed by verdicts."""
     odd = (evidence.get("sample") or {}).get("warning") if evidence.get("num_changed") else None
     return "; ".join(sentence for sentence in (odd, evidence.get("doubt")) if sentence) or None
 
 
 def _needed(out: Path | None) -> Path:
-    assert out is not None  # _check has seen to it
+    assert out is not None  # _check refuses a command without it
     return out
 
 
 def _refuse_existing(out: Path) -> None:
     if out.exists():
-        raise ValueError(f"{out} is already there; choose another --out")
+        raise ValueError(f"{out} already exists; choose another --out")
 
 
 def _say(done: dict[str, Any], as_json: bool) -> None:

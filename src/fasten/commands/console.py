@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar on a terminal, plain lines elsewhere, tables."""
+"""What the user sees: a progress bar on a terminal, plain lines elsewhere, tables."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from fasten.report.paper import Outcome
 
 PATIENCE = 3.0  # seconds
-PARTS = 10_000  # of a bar that is not of updates
-LONGEST_CELL = 300  # letters of a table's cell: some label by whole sentences
+PARTS = 10_000  # steps of a bar that does not count updates
+LONGEST_CELL = 300  # characters of a table's cell: some labels are whole sentences
 
 
 class _Console(Console):
     def __exit__(self, *error: Any) -> None:
-        """Where rich writes: a terminal that was closed is no pipe, and no more of a reason to end."""
+        """Rich writes here. A closed terminal is not a broken pipe to it, but is no more of a reason to end."""
         try:
             super().__exit__(*error)
         except OSError:
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Nobody reads any more: rich would end the run, which is to write its checkpoint."""
+        """Nobody reads any more. Rich would end the run here, which still has to write its checkpoint."""
         self.quiet = True
 
 
 class Display:
-    """The course of a run, on standard error."""
+    """The progress of a run, on standard error."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -72,7 +72,7 @@ class Display:
 
     @contextmanager
     def reading(self, data: str) -> Iterator[None]:
-        """Say what is being read, where that takes so long that one wonders."""
+        """Say what is being read, if that takes long."""
         timer = threading.Timer(PATIENCE, self.say, [f"reading {data}"])
         timer.daemon = True
         timer.start()
@@ -93,11 +93,11 @@ class Display:
         self.show_bar("training", updates)
 
     def show_bar(self, text: str, updates: int) -> None:
-        """On a terminal."""
+        """Show a progress bar, on a terminal only."""
         self.stop()
         if self.console.is_terminal and not self.quiet:
             columns = (TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), TimeRemainingColumn())
-            # By the last thousand steps; rich would forget those of half a minute ago, and epochs may take longer.
+            # Speed over the last thousand steps; rich would drop those of half a minute ago, and epochs may be longer.
             self.bar = Progress(*columns, console=self.console, transient=True, speed_estimate_period=math.inf)
             self.task = self.bar.add_task(text, total=updates)
             self.bar.start()
@@ -116,19 +116,19 @@ class Display:
 
 
 class Runs(Display):
-    """The course of several runs: a line for each that is done."""
+    """The progress of several runs: a line for each that is done."""
 
     def start(self, record: Record, updates: int) -> None:
         self.show_bar(f"{record['run']['method']}, seed {record['run']['seed']}", updates)
 
     def finished(self, run: RunOutcome, number: int, total: int, was_there: bool) -> None:
         self.stop()
-        before = ", from before" if was_there else ""
+        before = ", already done" if was_there else ""
         self.say(f"{run.method}, seed {run.seed}: {_found(run.error, vars(run))} ({number} of {total}{before})")
 
 
 class Reproduction(Runs):
-    """The course of the runs that tables and figures are made of."""
+    """The progress of the runs that tables and figures are made from."""
 
     together = False
 
@@ -137,8 +137,8 @@ class Reproduction(Runs):
             self.say(_tally(len(plan.runs), plan.missing))
 
     def going(self, running: int, share: float) -> None:
-        """Runs side by side have one bar together."""
-        text = f"{running} run{'s' * (running != 1)}, {share:.0%} of all"
+        """Parallel runs share one bar."""
+        text = f"{running} run{'s' * (running != 1)}, {share:.0%} of all done"
         if not self.together:
             self.show_bar(text, PARTS)
         self.together = True
@@ -172,7 +172,7 @@ def _run_name(run: Run) -> str:
 
 
 def _found(error: str | None, result: Mapping[str, Any]) -> str:
-    """What a run came to: its accuracy on the test rows, or on the validation rows where there are no others."""
+    """The result of a run: its accuracy on the test rows, or on the validation rows if there are no test rows."""
     if error is not None:
         return f"failed: {error}"
     accuracy = result["valid_accuracy"] if result["test_accuracy"] is None else result["test_accuracy"]
@@ -214,7 +214,7 @@ def show_result(record: Record, out: Path) -> None:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST_CELL) -> None:
-    """Columns as wide as the terminal has room for; of each cell `longest` letters."""
+    """Print a table as wide as the terminal, with at most `longest` characters in each cell."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         table.add_column(name, overflow="fold")
@@ -227,7 +227,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[Any]], longest: in
 
 
 def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) -> None:
-    """What each does, what it needs, and what `--set` can change, with the value it has if not set."""
+    """Print what each method does, what it needs, and what `--set` can change, with the default values."""
     from fasten.report.values import setting
 
     rows = []
@@ -244,7 +244,7 @@ def show_methods(methods: Sequence[Mapping[str, Any]], recipe: Sequence[str]) ->
 
 
 def show_comparison(summary: Summary, out: Path) -> None:
-    """Its tables and notes."""
+    """Print the tables and notes of a comparison."""
     from fasten.report.comparison import ABOUT_INTERVALS, difference_table, headline, method_table
 
     print(f"{headline(summary)}\n")
@@ -260,13 +260,13 @@ def show_comparison(summary: Summary, out: Path) -> None:
 
 
 def show_experiments(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The tables and figures that can be made."""
+    """Print the tables and figures that can be made."""
     shown = [[row["name"], row["kind"], len(row["runs"]), row["title"]] for row in rows]
     show_table(["name", "kind", "runs", "title"], shown)
 
 
 def show_estimate(found: Mapping[str, Any]) -> None:
-    """Every run, and how long those that are missing take."""
+    """Print every run, and how long those that are missing take."""
     from fasten.grid.speed import measured
     from fasten.grid.wanted import settings_of
     from fasten.records import Run
@@ -286,7 +286,7 @@ def show_estimate(found: Mapping[str, Any]) -> None:
 
 
 def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str]], out: Path) -> None:
-    """Every table, what failed, and where all of it lies."""
+    """Print every table, what failed, and where everything was written."""
     from fasten.report.paper import text_table
 
     for outcome in outcomes:
@@ -298,17 +298,17 @@ def show_outcomes(outcomes: Sequence[Outcome], failed: Sequence[Mapping[str, str
         more = f" and {len(keys) - 1:,} more" if len(keys) > 1 else ""
         print(f"failed: {keys[0]}{more}: {error}")
     if failed:
-        print("the same command tries again what failed")
+        print("the same command tries the failed runs again")
     print(f"written: {out}")
 
 
 def show_audit(found: Mapping[str, Any], folder: Path) -> None:
-    """How many labels look wrong, which classes are confused, and how far to trust it."""
+    """Print how many labels look wrong, which classes are confused, and how far to trust this."""
     evidence, expected = found["evidence"], round(found["expected_wrong"])
     seen = f", {found['verified_wrong']:,} of them by a verdict" if found["verified"] else ""
     print(f"{_counted_wrong(found)}{seen}; about {expected:,} {are(expected)} expected to be wrong")
     if kept := found["issues"] - found["corrected"]:
-        print(f"kept all the same, since no other label is likelier: {kept:,} of these")
+        print(f"left unchanged, since no other label is likelier: {kept:,} of these")
     if evidence is None:
         print("uncalibrated: no row with a given label was verified at random, and T is a model's estimate")
     else:
@@ -320,7 +320,7 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     if found["pairs"]:
         print("\nlabels that look wrong")
         lines = [[p["given"], p["suggested"], p["rows"], _percent(p["share"]), p["corrected"]] for p in found["pairs"]]
-        show_table(["given", "suggested", "rows", "of those given it", "corrected"], lines)
+        show_table(["given", "suggested", "rows", "share of given", "corrected"], lines)
     print(f"\nreport: {folder / 'report.html'}")
 
 
@@ -330,26 +330,28 @@ def _counted_wrong(found: Mapping[str, Any]) -> str:
 
 
 def _evidence(found: Mapping[str, Any]) -> str:
-    """What the verified rows say, a sentence a line."""
+    """What the verified rows say, one sentence per line."""
     lines = [f"{some(found['num_random'], 'row')} verified at random, {found['num_held']:,} of them held back"]
     if found["wrong"]:
         lines.append(_wrong(found["wrong"], found["sample"]))
     lines.append(_corrections(found["precision"], found["sample"]))
-    calibrated = "p_wrong is calibrated" + (", to these rows alone" if found["sample"] else "")
+    calibrated = "p_wrong is calibrated" + (", for these rows alone" if found["sample"] else "")
     lines.append(calibrated if found["calibrated"] else f"uncalibrated: {found['uncalibrated']}")
     return "\n".join([*lines, *(found[key] for key in ("threshold", "doubt", "warning", "sample") if found[key])])
 
 
 def _wrong(found: Mapping[str, Any], odd: str | None) -> str:
-    """What is known of the labels without any model; of these rows alone, where they are an `odd` sample."""
+    """What is known about the labels without any model; only about these rows, if they are an `odd` sample."""
     k, labels = found["k"], some(found["n"], "label")
     if odd:
-        return f"{k:,} of the {labels} counted as verified at random {are(k)} wrong, which says nothing of the others"
+        return (
+            f"{k:,} of the {labels} counted as verified at random {are(k)} wrong, which says nothing about the others"
+        )
     return f"{k:,} of the {labels} verified at random {are(k)} wrong ({_interval(found)} for all labels)"
 
 
 def _corrections(right: Mapping[str, Any], odd: str | None) -> str:
-    """How many of them can be judged, and are right."""
+    """How many corrections can be judged, and how many of these are right."""
     if not right["n"]:
         return "corrections: none would be made in held-back rows, so their precision is not known"
     made = f"{right['k']} of {right['n']} that would be made in held-back rows"
@@ -361,7 +363,7 @@ def _interval(found: Mapping[str, Any]) -> str:
 
 
 def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
-    """A line for each stage of each method, then one for each method's whole run."""
+    """Print a line for each stage of each method, then one for each method's whole run."""
     from fasten.bench import run_ratios
 
     print(f"{net} on {device}; ratio to naive-oversampling, which is plain cross-entropy on the same images")
@@ -371,11 +373,11 @@ def show_bench(lines: Sequence[Timing], device: str, net: str) -> None:
         speed = [f"{t.milliseconds:.2f} ± {100 * t.spread / 2:.0f}%", f"{t.images_per_second:,.0f}", f"{t.ratio:.3f}"]
         rows.append([t.method, t.stage, *speed, f"{t.setup_seconds:.1f} s", memory])
     show_table(["method", "stage", "ms / update", "images / s", "ratio", "set-up", "memory"], rows)
-    print("\na run of the paper's length (44,000 noisy rows, each method's own epochs), FasTEN's being 1")
+    print("\ntime of a run of the paper's length (44,000 noisy rows, each method's own epochs), relative to FasTEN")
     show_table(["method", "time"], [[name, f"{ratio:.2f}×"] for name, ratio in run_ratios(lines).items()])
     choosing = ", ".join(dict.fromkeys(t.method for t in lines if t.chooses))
     if choosing:
-        print(f"{choosing}: as if they dropped no row, or took each as labelled; the fewer they keep, the less time")
+        print(f"{choosing}: timed as if they dropped no row, or took each as labelled; fewer rows take less time")
 
 
 def _cell(value: Any, longest: int) -> str:

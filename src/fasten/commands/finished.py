@@ -27,10 +27,10 @@ def evaluate(
 ) -> None:
     """Test a run's classifier on rows whose labels are known.
 
-    Of a known data set these are its test rows; where it is the run's own data
-    set, those that the run held back, and the accuracy is that of its record.
-    Of your own data they are the rows of the split `test`, if there are any,
-    else all rows with a label. Classes are matched by name.
+    For a known data set, these are its test rows; if it is the run's own data
+    set, they are those that the run held back, and the accuracy is the one in
+    its record. For your own data, they are the rows of the split `test` if there
+    are any, otherwise all rows with a label. Classes are matched by name.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def predict(
     """Predict the classes of new rows, which need no labels.
 
     Your own data are a folder of images, in folders of classes or not, a CSV or
-    Parquet file, or an .npz of arrays; images are brought to the size that the
+    Parquet file, or an .npz of arrays; images are scaled to the size that the
     run was trained on. The file has a line for each row: id, predicted, p (the
     probability of that class).
 
@@ -156,7 +156,7 @@ def _check_data(data: str) -> None:
 
 
 def _check_file(out: Path, ending: str = "") -> None:
-    """Before any work: can there be a file, and does its name say what it will be?"""
+    """Before any work, refuse a path at which there can be no file, or one with another ending."""
     if out.is_dir():
         raise ValueError(f"{out} is a folder; --out takes the name of the file to write")
     if not out.parent.is_dir():

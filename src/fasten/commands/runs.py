@@ -196,7 +196,7 @@ def _hooks(display: Display) -> dict[str, Any]:
 
 
 def _resume(out: Path) -> str:
-    return f"{typed('resume', out)} goes on from the last checkpoint"
+    return f"{typed('resume', out)} continues from the last checkpoint"
 
 
 def _display(as_json: bool) -> Display:
@@ -271,9 +271,9 @@ def compare(
     where = Place(root, download, labels or Place.label_set)
     display = console.Runs(quiet=as_json)
     how = here = Settings(where, device, clean_reference=False, on_start=display.start, on_update=display.update)
-    if cluster is not None:  # it has other devices than we, and tells of lost workers
+    if cluster is not None:  # it has other devices than this machine, and reports lost workers
         how, here = replace(how, say=display.say), replace(how, device="auto")
-    with resumable(out / "compare.json", "the same command goes on where it stopped"), display:
+    with resumable(out / "compare.json", "the same command continues where it stopped"), display:
         summary = compare(prepare(request, out, here), out, how, display.finished, cluster)
     if as_json:
         print(json.dumps(summary))
@@ -353,7 +353,7 @@ def reproduce(
     hooks = Settings(
         Place(root), clean_reference=False, on_start=display.start, on_update=display.update, say=display.say
     )
-    with resumable(folder / SUMMARY, "the same command goes on where it stopped"), display:
+    with resumable(folder / SUMMARY, "the same command continues where it stopped"), display:
         how = How(Place(root, download), device, jobs, cluster)
         summary, outcomes = reproduce(plan, folder, how, hooks, display.begin, display.made, display.going)
     if as_json:

@@ -1,4 +1,4 @@
-"""What is said where something stops before its end and can go on."""
+"""What a command prints if it stops early and can be continued."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fasten.signals import stopped_by_signals
 
 
 class Stopped(Exception):
-    """A run that ends before its end, and the exit status."""
+    """A command that stopped early: the message, and the exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class Stopped(Exception):
 
 @contextmanager
 def resumable(begun: Path, cure: str) -> Iterator[None]:
-    """Where something stops through no fault of its own, say how to go on; `begun` is there once that is so."""
+    """If a command is interrupted or the system fails, say how to continue; that is possible once `begun` exists."""
     try:
         with stopped_by_signals():
             yield
@@ -31,4 +31,4 @@ def resumable(begun: Path, cure: str) -> Iterator[None]:
             raise Stopped(f"interrupted; {cure}", 130) from None
         if error.errno in FULL_DISK:
             raise Stopped(f"no space left on the disk; free some, and {cure}", 2) from error
-        raise Stopped(f"{sentence(error)}; when that is put right, {cure}", 2) from error
+        raise Stopped(f"{sentence(error)}; once that is fixed, {cure}", 2) from error
