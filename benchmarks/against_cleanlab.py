@@ -3,14 +3,16 @@
     PYTHONPATH=src python benchmarks/against_cleanlab.py train cifar10 --noise symmetric:0.4 --root DATA --out DIR
     PYTHONPATH=src python benchmarks/against_cleanlab.py score DIR ... [--timed DIR]
 
-`train` is the part for a GPU: FasTEN once, and cross-entropy five times, each on the clean rows and four fifths of the
-noisy ones; every noisy row then has a prediction of a network that has not seen it. All have the recipe of the data
-set, the same number of epochs and the same clean and validation rows. Each network has a file of its own in DIR, and
-what stops goes on with the same command. `--nets fasten,fold0` trains some of them, so that they may share a GPU; their
-times then say nothing, and `--timed` names a folder whose networks, FasTEN and some folds, had it to themselves, for a
-few epochs. `score` needs cleanlab (`pip install "fasten-labels[cleanlab]"`) and writes `against_cleanlab.json`: AUROC
-and average precision of wrong labels by FasTEN's p_wrong and by cleanlab's scores, and the time of FasTEN's epochs as a
-share of the folds'.
+`train` is the part for a GPU. It trains FasTEN once and cross-entropy five times, each time on the clean rows and four
+fifths of the noisy ones, so that every noisy row gets a prediction from a network that has not seen it. All networks
+use the recipe of the data set, the same number of epochs and the same clean and validation rows. Each network has its
+own file in DIR; if training is interrupted, the same command continues it. `--nets fasten,fold0` trains only some of
+them, so that several processes can share a GPU. Their times then mean nothing, and `--timed` names a folder whose
+networks, FasTEN and some folds, were trained for a few epochs with the GPU to themselves.
+
+`score` needs cleanlab (`pip install "fasten-labels[cleanlab]"`) and writes `against_cleanlab.json`: AUROC and average
+precision of wrong labels by FasTEN's p_wrong and by cleanlab's scores, and the time of FasTEN's epochs relative to the
+time of the folds.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ CLEANLAB = ("self_confidence", "normalized_margin", "confidence_weighted_entropy
 
 
 def without_fold(task: Task, fold: NDArray[np.bool_]) -> Task:
-    """The rows of a fold as test rows; the others, and the clean ones with their true labels, as rows to train on."""
+    """Make a task that tests on a fold and trains on the other rows, with the true labels of the clean rows."""
     split = task.split
     assert task.truth is not None
     rows = np.concatenate([split.noisy[~fold], split.clean])
@@ -65,7 +67,7 @@ def without_fold(task: Task, fold: NDArray[np.bool_]) -> Task:
 
 
 def fold_of(task: Task, seed: int) -> NDArray[np.int64]:
-    """Which fifth each noisy row belongs to, every given label spread evenly."""
+    """Assign each noisy row to a fifth, with every given label spread evenly."""
     shuffled = numpy_stream(seed, "folds").permutation(len(task.given))
     fold = np.empty(len(task.given), np.int64)
     fold[shuffled[np.argsort(task.given[shuffled], kind="stable")]] = np.arange(len(fold)) % FOLDS
@@ -73,7 +75,7 @@ def fold_of(task: Task, seed: int) -> NDArray[np.int64]:
 
 
 def train(run: Run, task: Task, machine: Machine, folder: Path) -> Fit:
-    """From the beginning, or from where a signal stopped it: `folder` then holds a checkpoint."""
+    """Train from the beginning, or from the checkpoint in `folder` if a signal stopped an earlier attempt."""
     method = machine.place(build_method(run, task))
     loader = make_loader(task, machine, run.seed)
     fit = Fit(method, plan_of(method, run.recipe), loader, machine, Watch(task, loader))
@@ -126,11 +128,11 @@ def train_all(asked: argparse.Namespace) -> None:
             part = without_fold(task, fold == NETS.index(name) - 1)
             fit = train(replace(run, method="cross-entropy"), part, machine, folder / name)
             keep(path, predict(fit.method, fit.loader, "test").float().cpu().numpy(), fit)
-        shutil.rmtree(folder / name, ignore_errors=True)  # its checkpoints
+        shutil.rmtree(folder / name, ignore_errors=True)  # the checkpoints of this network
 
 
 def share_of_time(folder: Path) -> dict[str, Any]:
-    """Seconds an epoch of the networks that the folder holds, and FasTEN's as a share of five folds'."""
+    """Seconds per epoch of the networks in the folder, and FasTEN's as a share of those of all five folds."""
     seconds = {}
     for name in NETS:
         if (folder / f"{name}.safetensors").exists():
@@ -174,7 +176,7 @@ def main(words: list[str] | None = None) -> None:
     first.add_argument("--noise", required=True)
     first.add_argument("--seed", type=int, default=1)
     first.add_argument("--epochs", type=int)
-    first.add_argument("--nets", help="some of fasten, fold0 to fold4, with commas; by default all")
+    first.add_argument("--nets", help="comma-separated: some of fasten, fold0 to fold4; all by default")
     first.add_argument("--root", type=Path, default=Place.root)
     first.add_argument("--device", default="auto")
     first.add_argument("--out", type=Path, required=True)

@@ -1,7 +1,7 @@
-"""A million rows with stored probabilities: audit, labels.csv and report, in seconds and memory.
+"""Measure time and memory of auditing a million rows with stored probabilities: audit, labels.csv and report.
 
-`python benchmarks/audit_million.py --out benchmarks/audit_million.json`. Each line is a process of its own, so that the
-peak memory (of everything, the imports too) is that of its work alone.
+`python benchmarks/audit_million.py --out benchmarks/audit_million.json`. Each step runs in its own process, so that its
+peak memory (which includes the imports) is that of this step alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERIFIED = 3000
 
 
 def make(folder: Path, rows: int, classes: int) -> None:
-    """Probabilities of an imperfect model, labels of which a third is wrong, ids as long as those of files."""
+    """Write probabilities of an imperfect model, and given labels of which a third is drawn at random."""
     rng = np.random.default_rng(0)
     truth = rng.integers(classes, size=rows)
     given = np.where(rng.random(rows) < 1 / 3, rng.integers(classes, size=rows), truth)
@@ -45,7 +45,7 @@ def make(folder: Path, rows: int, classes: int) -> None:
 
 
 def work(step: str, folder: Path) -> dict[str, float]:
-    """One step; what it took."""
+    """Run one step and return its seconds and peak memory."""
     probs = np.load(folder / "probs.npy", mmap_mode="r")
     with np.load(folder / "made.npz") as made:
         given, verified = made["given"], made["verified"]

@@ -1,10 +1,10 @@
-"""Users' own data with averaged weights and without: test accuracy, and how well wrong labels are found.
+"""Compare training with and without averaged weights on users' own data: test accuracy and wrong labels found.
 
     PYTHONPATH=src python benchmarks/averaging.py
 
-Gaussian classes, as in benchmarks/embeddings.py, under four noises and sizes; scikit-learn's digits as features and as
-images, four labels in ten wrong. Each is trained on by `fasten train FILE --set average=SHARE`, all else as it is by
-itself, then tested on new rows. Recorded are means over the seeds.
+The problems are Gaussian classes, as in benchmarks/embeddings.py, with four kinds of noise and sizes, and
+scikit-learn's digits as features and as images, with `symmetric:0.4` noise. Each is trained on with `fasten train FILE
+--set average=SHARE`, everything else at its defaults, and tested on new rows. The record has means over the seeds.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ GAUSSIANS = (
     ("symmetric:0.2", 2000, 32),
 )
 DIGITS, DIGITS_VERIFIED = 1300, 150
-Given = tuple[NDArray[np.int64], NDArray[np.int64]]  # the labels as given, and the true ones
+Given = tuple[NDArray[np.int64], NDArray[np.int64]]  # given and true labels
 
 
 def problems(folder: Path, seed: int, digit_noises: Sequence[str] = ("symmetric:0.4",)) -> Iterator[tuple[str, Given]]:
-    """One after the other in the folder, as embeddings.npz and test.npz."""
+    """Write one problem after the other to embeddings.npz and test.npz in the folder; yield its name and labels."""
     for noise, rows, size in GAUSSIANS:
         gaussian = Problem(noise, seed, rows, size, num_classes=10, verified=200, test=4000)
         gaussian.save(folder)
@@ -80,7 +80,7 @@ def measure(folder: Path, run: str, options: Sequence[str], seed: int, labels: G
 
 
 def compare(ways: Mapping[str, Sequence[str]], seeds: Sequence[int], noises: Sequence[str]) -> dict[str, Any]:
-    """Problem -> way to train, by its options -> means over the seeds."""
+    """Train every way (given by its options) on every problem: problem -> way -> means over the seeds."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:

@@ -1,9 +1,9 @@
-"""Where the time of a whole epoch goes: its updates, the evaluation of the validation and test rows, the rest.
+"""Measure where the time of a whole epoch goes: its updates and the evaluation of the validation and test rows.
 
     PYTHONPATH=src python benchmarks/epoch.py [--epochs 3] [--out FILE]
 
-FasTEN by the paper's recipe on images of no meaning, as many as CIFAR-10 has and split alike. The first epoch is left
-out: libraries make their choices in it.
+FasTEN is trained by the paper's recipe on meaningless images, as many as CIFAR-10 has and split in the same way. The
+first epoch is not counted, since libraries choose their algorithms in it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fasten.runs.building import build_method, make_loader, plan_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=3, help="how many to time")
+    parser.add_argument("--epochs", type=int, default=3, help="how many epochs to time")
     parser.add_argument("--net", default="resnet34")
-    parser.add_argument("--per-class", type=int, default=6000, help="images of each of ten classes, a sixth to test on")
+    parser.add_argument("--per-class", type=int, default=6000, help="images per class, of ten; a sixth to test on")
     parser.add_argument("--out", type=Path, help="a JSON file for the result")
     given = parser.parse_args()
 

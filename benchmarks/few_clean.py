@@ -1,9 +1,10 @@
-"""Few clean rows: how many of them belong into a batch? FasTEN on a small CIFAR-10, on a CPU.
+"""If there are few clean rows, how many belong in a batch? FasTEN on a small CIFAR-10, on a CPU.
 
     PYTHONPATH=src python benchmarks/few_clean.py --root DATA
 
-The small CIFAR-10 and the network of benchmarks/reweighting.py, here with 100 clean rows and symmetric 60% noise, 25
-epochs. With K = 10 every clean row is in every batch; with K = 1 a tenth of them, as in the paper's runs with 1,000.
+The small CIFAR-10 and the network are those of benchmarks/reweighting.py, here with 100 clean rows, symmetric 60% noise
+and 25 epochs. With K = 10 every clean row is in every batch; with K = 1 a tenth of them is, as in the paper's runs with
+1,000 clean rows.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ KEPT = ("t_diagonal", "t_diagonal_true", "label_accuracy", "corrected_fraction")
 
 
 def train(task: Task, options: dict[str, Any], seed: int) -> dict[str, Any]:
-    """FasTEN on this task: its selected epoch, and where labels and T̂ stand halfway."""
+    """Train FasTEN on this task; return its selected epoch, and labels and T̂ at the middle epoch."""
     torch.manual_seed(torch_seed(seed, "init"))
     given = torch.from_numpy(task.given)
     method = METHODS["fasten"].build(NarrowResNet(), given, num_classes=task.num_classes, **options)
@@ -48,7 +49,7 @@ def train(task: Task, options: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def follow(fit: Fit, about: dict[str, Any]) -> dict[str, Any]:
-    """Train, then say the selected epoch and where labels and T̂ stood halfway."""
+    """Train; return the selected epoch, and labels and T̂ at the middle epoch."""
     began = time.perf_counter()
     fit.run()
     best, middle = fit.progress.best, fit.progress.rows[len(fit.progress.rows) // 2]
@@ -59,7 +60,7 @@ def follow(fit: Fit, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep(found: list[dict[str, Any]], path: Path) -> None:
-    """What was found so far, a run a line."""
+    """Write the results so far, one run per line."""
     lines = ",\n".join(json.dumps(run) for run in found)
     write_text(path, f'{{"environment": {json.dumps(environment())}, "runs": [\n{lines}\n]}}\n')
 

@@ -1,12 +1,13 @@
-"""Does the first split of FasTEN's authors explain the paper's numbers with few clean rows? A small CIFAR-10, on a CPU.
+"""Does the authors' first split explain the paper's numbers with few clean rows? FasTEN on a small CIFAR-10, on a CPU.
 
     PYTHONPATH=src python benchmarks/first_split.py --root DATA
     PYTHONPATH=src python benchmarks/first_split.py --root DATA --whole --clean 100 --out WHOLE
 
-Their first published code shuffled each class anew for noisy, clean and validation rows, so that a row could be in all
-three; their second deals every row once, as we do. The small CIFAR-10 and the network of benchmarks/few_clean.py, with
-100 and with 1,000 clean rows; how many rows each part has is the same in both splits. --whole is for a GPU: all of
-CIFAR-10 by the paper's recipe, by their split alone, since runs by ours are in results/cifar10.
+The first code that FasTEN's authors published shuffled each class anew for noisy, clean and validation rows, so that a
+row could be in all three. Their second code deals every row once, as we do. The small CIFAR-10 and the network are
+those of benchmarks/few_clean.py, with 100 and with 1,000 clean rows; each part has the same number of rows in both
+splits. --whole is for a GPU: all of CIFAR-10 with the paper's recipe, with the first split only, since runs with our
+split are in results/cifar10.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OPTIONS: dict[str, Any] = {"per_class": 10, "noisy_weight": 0.1}  # those of the
 
 
 def first_split(source: Source, clean: int, valid: int, rng: np.random.Generator) -> Source:
-    """The data with each part's rows written out one after the other, a row as often as it was drawn."""
+    """The data with the rows of each part listed one after the other, each row as often as it was drawn."""
     train_rows, test = np.flatnonzero(~source.test), np.flatnonzero(source.test)
     deals = [balanced_split(source.truth, train_rows, source.num_classes, clean, valid, rng) for _ in range(3)]
     parts = {"noisy": deals[0].noisy, "clean": deals[1].clean, "valid": deals[2].valid, "test": test}
@@ -49,7 +50,7 @@ def first_split(source: Source, clean: int, valid: int, rng: np.random.Generator
 
 
 def train_whole(task: Task, options: dict[str, Any], seed: int) -> dict[str, Any]:
-    """FasTEN by the paper's recipe."""
+    """Train FasTEN with the paper's recipe."""
     run = Run("cifar10", options=options, seed=seed)
     return follow(make_fit(run, task, choose_machine()), {**options, "seed": seed})
 

@@ -1,9 +1,10 @@
-"""Does bf16 spoil the meta-gradients? The weights that L2RW gives to a batch, in bf16 and in float32.
+"""Does bf16 spoil the meta-gradients? Compare the weights that L2RW gives to a batch in bf16 and in float32.
 
     PYTHONPATH=src python benchmarks/meta_precision.py --root DATA
 
-CIFAR-10 with 80% symmetric noise, on a CPU, a network trained a little in float32. At some updates the fall of the
-clean loss by a step along each noisy row's gradient is found twice, with the network in float32 and in bf16.
+The data are CIFAR-10 with 80% symmetric noise; the network is trained briefly in float32, on a CPU. At some updates the
+decrease of the clean loss by a step along each noisy row's gradient is computed twice, with the network in float32 and
+in bf16.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fasten.runs.building import build_method, make_loader, plan_of
 
 
 def falls(net: Heads, batch: Batch, precision: torch.dtype | None) -> Tensor:
-    """u of the L2RW paper, before it is cut off at zero."""
+    """u of the L2RW paper, before it is clipped at zero."""
     noisy, before = batch["noisy"], net.precision
     net.precision = precision
     epsilon = torch.zeros_like(noisy.weight).requires_grad_()
@@ -44,7 +45,7 @@ def falls(net: Heads, batch: Batch, precision: torch.dtype | None) -> Tensor:
 
 
 def compare(net: Heads, batch: Batch) -> dict[str, float]:
-    """Correlation, rows whose sign agrees, and half the sum of the differences of the weights, which are shares."""
+    """Correlation, share of rows with the same sign, half the summed absolute differences of normalised weights."""
     exact, rounded = falls(net, batch, None), falls(net, batch, torch.bfloat16)
     shares = [torch.relu(u) / torch.relu(u).sum() for u in (exact, rounded)]
     return {
@@ -58,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--root", type=Path, default=Place.root)
     parser.add_argument("--net", default="resnet18")
-    parser.add_argument("--at", type=int, nargs="+", default=[5, 20, 40], help="updates after which to look")
+    parser.add_argument("--at", type=int, nargs="+", default=[5, 20, 40], help="updates at which to compare")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/meta_precision.json"))
     asked = parser.parse_args()
     run = Run("cifar10", "symmetric:0.8", "l2rw", seed=1, recipe=Recipe(asked.net))

@@ -1,9 +1,9 @@
-"""Users' own data with the paper's λ of 0.5 and with smaller ones: test accuracy, and how well wrong labels are found.
+"""Compare λ = 0.5, as in the paper, with smaller ones on users' own data: test accuracy and wrong labels found.
 
     PYTHONPATH=src python benchmarks/noisy_weight.py
 
-The problems of benchmarks/averaging.py, and digits with eight labels in ten wrong. With seeds 0 to 3 a smaller λ looked
-better nearly everywhere; those recorded here had no part in that.
+The problems are those of benchmarks/averaging.py, and digits with `symmetric:0.8` noise. With seeds 0 to 3 a smaller λ
+looked better nearly everywhere; the seeds recorded here played no part in that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Microseconds of one batch norm with its residual sum and ReLU, forward and backward: `python benchmarks/norm.py`.
+"""Time one batch norm with its residual sum and ReLU, forward and backward: `python benchmarks/norm.py`.
 
-Two parts of 100 images each, bfloat16, channels last, at the sizes of a ResNet-34 on 32×32 images. `torch` splits the
-batch, normalises each part, joins them, adds and clips; `fused` is `fasten.nets.fused_norm`; `copy` moves as many bytes
-as `fused` reads and writes. Each is a replayed graph over enough inputs that none is in the cache: median per call.
+Two parts of 100 images each, bfloat16, channels last, at the layer sizes of a ResNet-34 on 32×32 images. `torch` splits
+the batch, normalises each part, joins the parts, adds the residual and applies ReLU; `fused` is
+`fasten.nets.fused_norm`; `copy` moves as many bytes as `fused` reads and writes. Each is a replayed graph over so many
+inputs that none is in the cache. Times are medians per call, in microseconds.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ PARTS = (100, 100)
 LAYERS = [(64, 32), (128, 16), (256, 8), (512, 4)]  # channels, height and width
 MOMENTUM, EPS = 0.1, 1e-5
 COLD_BYTES = 512 * 2**20  # several times the cache of an H200
-PASSES = {False: 8, True: 11}  # whole-tensor reads and writes of `fused`, without and with a residual
+PASSES = {False: 8, True: 11}  # reads and writes of whole tensors by `fused`, without and with a residual
 
 
 @dataclass
 class Case:
-    """One call's tensors."""
+    """The tensors of one call."""
 
     x: Tensor
     weight: Tensor
@@ -69,7 +70,7 @@ def there_and_back(forward: Callable[[Case], Tensor], case: Case) -> None:
 
 
 def microseconds(calls: Sequence[Callable[[], object]], rounds: int) -> float:
-    """Median time of a call, from replays of a graph of all of them."""
+    """Median time per call over replays of one graph of all calls."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -107,7 +108,7 @@ def line(channels: int, size: int, residual: bool, rounds: int) -> str:
     return f"{channels:4d} × {size:2d} × {size:2d}  {kind:10s}{numbers}"
 
 
-NAMES = ("programs", "warps", "stages", "few_tiles", "few_warps", "few_stages")  # of fused_norm, in small letters
+NAMES = ("programs", "warps", "stages", "few_tiles", "few_warps", "few_stages")  # of fused_norm, in lower case
 
 
 def main() -> None:
@@ -117,7 +118,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=getattr(fused_norm, name.upper()))
     arguments = parser.parse_args()
     if not (torch.cuda.is_available() and AVAILABLE):
-        parser.error("needs a CUDA device and triton")
+        parser.error("needs a CUDA device and Triton")
     for name in NAMES:
         setattr(fused_norm, name.upper(), getattr(arguments, name))
     torch.manual_seed(0)

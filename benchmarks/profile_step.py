@@ -1,4 +1,4 @@
-"""Where the time of one update goes: the kernels of a FasTEN update on a GPU, longest first.
+"""Profile the kernels of a FasTEN update on a GPU, longest first.
 
 PYTHONPATH=src python benchmarks/profile_step.py [plain|fused|compiled]
 """

@@ -1,11 +1,12 @@
-"""Whether what `FasTENClassifier` says of labels is true, on data whose true labels are known.
+"""Check what `FasTENClassifier` says about labels, on data whose true labels are known.
 
-`OMP_NUM_THREADS=1 python benchmarks/promises.py --seeds 20 28 --out benchmarks/promises.json`, about four minutes. All
-numbers are of rows that nobody looked at, but for `interval_holds`, the runs whose interval of the share of wrong
-labels holds that of all rows. `off` is |mean p_wrong − share wrong| in the bins, weighted by their rows,
-which are of all seeds together; `off_a_run` is the mean of the same over single runs. `t_off` is the part of the
-labels that T puts into other classes than they are in. `promised` are the runs in which --min-precision 0.8 corrected
-anything, `kept` those of them where 80% were right, `warned` the runs that called their verified rows no random sample.
+`OMP_NUM_THREADS=1 python benchmarks/promises.py --seeds 20 28 --out benchmarks/promises.json` takes about four minutes.
+All numbers are of rows that nobody looked at, except `interval_holds`: the number of runs whose interval of the share
+of wrong labels contains that share of all rows. `off` is |mean p_wrong − share wrong| in each bin, averaged over the
+bins with their numbers of rows as weights; the bins take the rows of all seeds together. `off_a_run` is the mean of the
+same quantity over single runs. `t_off` is the share of the labels that T puts into other classes than they are in.
+`promised` counts the runs in which --min-precision 0.8 corrected anything, `kept` those of them in which at least 80%
+of the corrections were right, `warned` the runs that warned that their verified rows are not a random sample.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PRECISION, BINS = 0.8, 10
 
 
 class Problem(NamedTuple):
-    """Gaussian classes at a distance from the centre, or digits where that is 0; labels that are wrong so often."""
+    """Gaussian classes at a distance from the centre (0: digits instead), and the share of wrong labels."""
 
     classes: int
     distance: float
@@ -31,8 +32,8 @@ class Problem(NamedTuple):
     verified: int
     rows: int = 2000
     rare: float | None = None  # the share of the second of two classes, which is labelled wrong six times as often
-    by_label: bool = False  # verified are as many rows of each label, and not random ones
-    at_border: bool = False  # labels are wrong near another class alone, and then say that one
+    by_label: bool = False  # the same number of rows is verified for each label, not a random sample
+    at_border: bool = False  # labels are wrong only near another class, and then name that class
 
 
 PROBLEMS = {
@@ -49,7 +50,7 @@ PROBLEMS = {
 
 
 def make(problem: Problem, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Features, true labels, given labels and the rows that are verified."""
+    """Features, true labels, given labels and the verified rows."""
     rng = np.random.default_rng(seed)
     k, means = problem.classes, np.zeros((0, 0))
     if problem.distance:

@@ -1,7 +1,7 @@
-"""From a folder of PNG files with wrong labels to a repaired one, by the three commands of docs/my-images.md.
+"""Repair a folder of PNG files with wrong labels, with the three commands of docs/my-images.md.
 
-`python benchmarks/repair.py --out benchmarks/repair.json`. 1,200 of scikit-learn's digits as 32 × 32 colour images,
-three in ten in the wrong folder, 200 verified at random; each command is a process of its own.
+`python benchmarks/repair.py --out benchmarks/repair.json`. The images are 1,200 of scikit-learn's digits as 32 × 32
+colour images, three in ten of them in the wrong folder, 200 verified at random. Each command runs in its own process.
 """
 
 import argparse
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 def make(folder: Path) -> dict[str, str]:
-    """photos/ and verified.txt; the true label of each image by its file's name."""
+    """Write photos/ and verified.txt; return the true label of each image by file name."""
     images, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(SEED)
     rows = rng.permutation(len(labels))[:ROWS]
@@ -49,14 +49,14 @@ def make(folder: Path) -> dict[str, str]:
 
 
 def right(folder: Path, truth: dict[str, str]) -> float:
-    """The share of images that lie in the right folder."""
+    """The share of images that are in the right folder."""
     paths = sorted(folder.rglob("*.png"))
     assert len(paths) == ROWS
     return round(float(np.mean([path.parent.name == truth[path.name[:4] + ".png"] for path in paths])), 4)
 
 
 def contents(folder: Path) -> str:
-    """One checksum of all names and contents."""
+    """A checksum of all file names and contents."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*.png")):
         found.update(str(path.relative_to(folder)).encode() + path.read_bytes())

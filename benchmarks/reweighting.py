@@ -1,10 +1,11 @@
-"""What decides how MW-Net and L2RW fare at 80% noise? Their variants on a small CIFAR-10, on a CPU.
+"""What decides how well MW-Net and L2RW do at 80% noise? Their variants on a small CIFAR-10, on a CPU.
 
     PYTHONPATH=src python benchmarks/reweighting.py --root DATA --seconds 1200
 
-10,000 noisy images of 16×16 pixels (CIFAR-10's, each 2×2 averaged), 1,000 clean ones, 2,000 to select the epoch by and
-4,000 to test on; symmetric 80% noise; a residual network of seven convolutions. Every variant has as many updates
-and the same course of the rate, so that they differ in their weights and their optimisers alone.
+The data are 10,000 noisy images of 16×16 pixels (those of CIFAR-10, with each 2×2 block averaged), 1,000 clean ones,
+2,000 for selecting the epoch and 4,000 for testing, with symmetric 80% noise. The network is a residual network with
+seven convolutions in its main path. Every variant has the same number of updates and the same rate schedule, so that
+they differ only in their weights and their optimisers.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from fasten.records import environment
 from fasten.runs.building import make_loader, plan_of
 from fasten.seeds import torch_seed
 
-RECIPE = Recipe("narrow-resnet", epochs=10, milestones=(8, 9))  # 1,000 updates, where a run of the paper has 26,400,
-FASTER = {"meta_rate": 0.0264}  # so that the weighting network moves as much faster
+RECIPE = Recipe("narrow-resnet", epochs=10, milestones=(8, 9))  # 1,000 updates; a run of the paper has 26,400
+FASTER = {"meta_rate": 0.0264}  # faster by the same factor, so that the weighting network moves as far
 FIRST = {"normalise": True, "meta_optim": "sgd", "nesterov": True} | FASTER
 LATER = {"normalise": False, "meta_optim": "adam", "nesterov": False} | FASTER
 VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # options of the method, changes of the recipe
@@ -96,7 +97,7 @@ def look(source: Source, variant: str, seed: int) -> dict[str, Any]:
 
 
 def _note_weights(method: nn.Module, task: Task, noted: dict[str, list[float]]) -> None:
-    """Of the weights at each row's last visit: mean, spread by the mean, and how well they tell wrong labels."""
+    """Note mean, spread relative to the mean, and AUROC for wrong labels of the weights at each row's last visit."""
     if not hasattr(method, "weights"):
         return
     w = method.weights.double().numpy()
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Place.root)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after that")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this many seconds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/reweighting.json"))
     asked = parser.parse_args()
     torch.set_num_threads(1)

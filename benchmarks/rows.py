@@ -1,11 +1,11 @@
-"""What a row costs: the label table, a checkpoint, a run and its audit, from ten thousand rows to ten million.
+"""Measure what a row costs in the label table, a checkpoint, a run and its audit, for 10,000 to 10,000,000 rows.
 
     PYTHONPATH=src python benchmarks/rows.py --out benchmarks/rows.json
 
-The network is tiny and a row is eight numbers in a memory-mapped file, so that what is measured is the rows' own cost:
-FasTEN trains one epoch on them, then all that a run leaves is written. Each line is a process of its own, with one
-thread; seconds are those of its CPU, so that a machine with other work gives the same; memory is its peak beyond what
-it needs once everything is imported.
+The network is tiny and a row is eight numbers in a memory-mapped file, so that the rows' own cost is measured: FasTEN
+trains one epoch on them, then all files of a run are written. Each measurement runs in its own process with one thread.
+Seconds are CPU time, so that other work on the machine does not count. Memory is the peak beyond what the process holds
+once everything is imported and the rows are made.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ UPDATES = 50  # timed
 
 
 def resident_bytes() -> int:
-    """What this process holds now."""
+    """The resident memory of this process now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes() -> int:
-    """The most that this program ever held; `ru_maxrss` would count what the process was before it became this one."""
+    """The peak resident memory of this program; `ru_maxrss` would count the process before it became this program."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came out."""
+    """Seconds of CPU time, and the result."""
     began = time.process_time()
     found = work()
     return time.process_time() - began, found
 
 
 def make_source(folder: Path, rows: int) -> Source:
-    """Ten clusters, and rows that do not lie in memory."""
+    """Make ten clusters whose rows are in a memory-mapped file."""
     rng = np.random.default_rng(0)
     means = 2 * rng.standard_normal((NUM_CLASSES, FEATURES), np.float32)
     truth = rng.integers(NUM_CLASSES, size=rows)
@@ -77,7 +77,7 @@ def make_source(folder: Path, rows: int) -> Source:
 
 
 def make_run(folder: Path, rows: int) -> Run:
-    """One epoch of FasTEN on a data set of so many rows, known by its name from now on."""
+    """Register a data set with this many rows and a small network; return a run of FasTEN on it for one epoch."""
     source = make_source(folder, rows)
     recipe = Recipe("mlp", epochs=1, batch_size=BATCH, rate=0.05, milestones=())
     DATASETS["rows"] = Dataset(lambda place: source, "", NUM_CLEAN, NUM_CLEAN, recipe, num_test=NUM_CLEAN)
@@ -86,7 +86,7 @@ def make_run(folder: Path, rows: int) -> Run:
 
 
 def measure_table(folder: Path, rows: int) -> dict[str, float]:
-    """The label table in an update, and in a checkpoint."""
+    """Measure the label table, an update, and a checkpoint."""
     run, machine = make_run(folder, rows), choose_machine("cpu")
     task = load_task(run.dataset, run.noise, run.seed)
     method = machine.place(build_method(run, task))
@@ -116,7 +116,7 @@ def measure_table(folder: Path, rows: int) -> dict[str, float]:
 
 
 def measure_run(folder: Path, rows: int) -> dict[str, float]:
-    """A whole run: what its epoch takes, and what the audit with all its files takes."""
+    """Measure a whole run: its set-up, its epoch, and the audit with all its files."""
     run = make_run(folder, rows)
     before, times = resident_bytes(), [time.process_time()]
 
@@ -136,7 +136,7 @@ def measure_run(folder: Path, rows: int) -> dict[str, float]:
 
 
 def per_further_row(lines: list[dict[str, float]]) -> list[dict[str, float]]:
-    """What each row costs beyond those of the line before: what a run costs anyway is not in it."""
+    """The cost per row added since the previous line, so that fixed costs of a run drop out."""
     found = []
     for before, after in pairwise(lines):
         more = after["rows"] - before["rows"]
@@ -164,7 +164,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--part", part, "--rows", str(rows)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
             if done.returncode:
-                raise SystemExit(f"{part} with {rows} rows failed")
+                raise SystemExit(f"{part} with {rows} rows failed; the error is above")
             line |= {name: float(f"{value:.4g}") for name, value in json.loads(done.stdout).items()}
         lines.append(line)
         print(json.dumps(line))

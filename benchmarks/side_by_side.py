@@ -1,9 +1,9 @@
-"""Images per second of several FasTEN runs that share a GPU, together: one run, two, three and four.
+"""Measure images per second of one, two, three and four FasTEN runs together that share a GPU.
 
     PYTHONPATH=src python benchmarks/side_by_side.py --out benchmarks/side_by_side.json
 
-Each run is a process of its own, under NVIDIA MPS where it can be started, as `fasten reproduce` has it. All of them
-set up, wait for each other, and then do updates for as long. `--method` takes another method's first stage.
+Each run is its own process, under NVIDIA MPS if that can be started, as in `fasten reproduce`. The runs set up, wait
+for each other, and then make updates for the same time. `--method` measures the first stage of another method.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fasten.machine import choose_machine
 from fasten.records import Run, environment
 from fasten.runs.building import build_method, make_loader, plan_of
 
-TOGETHER = 20  # updates between two looks at the clock
+TOGETHER = 20  # updates between checks of the clock
 
 
 def work(method: str, seconds: float, net: str) -> None:
-    """One of the runs: says that it is ready, waits for a word, and says how many images it did per second."""
+    """One of the runs: print "ready", wait for a line on stdin, then print the images per second."""
     machine, task = choose_machine(), image_task(32)
     run = Run("bench", method=method, recipe=Recipe(net))
     placed = machine.place(build_method(run, task))
@@ -47,7 +47,7 @@ def work(method: str, seconds: float, net: str) -> None:
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         for _ in range(TOGETHER):
-            fit.update.clear()  # its history holds one epoch
+            fit.update.clear()  # its history has room for one epoch
             step(picks[done % len(picks)])
             done += 1
         if machine.device.type == "cuda":
@@ -57,14 +57,14 @@ def work(method: str, seconds: float, net: str) -> None:
 
 
 def together(count: int, asked: argparse.Namespace, own: dict[str, str]) -> list[float]:
-    """Images per second of each of so many runs."""
+    """Images per second of each of `count` runs."""
     command = [sys.executable, __file__, "--work", "--seconds", str(asked.seconds)]
     command += ["--method", asked.method, "--net", asked.net]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     environ = {**os.environ, **own_package(), **own}
     runs = [subprocess.Popen(command, env=environ, **pipes) for _ in range(count)]
     for run in runs:
-        assert run.stdout.readline() == "ready\n", "a run has failed"
+        assert run.stdout.readline() == "ready\n", "a run has failed; its error is above"
     for run in runs:
         run.stdin.write("go\n")
         run.stdin.flush()
@@ -73,7 +73,7 @@ def together(count: int, asked: argparse.Namespace, own: dict[str, str]) -> list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", default="1,2,3,4", help="how many at a time, with commas")
+    parser.add_argument("--runs", default="1,2,3,4", help="comma-separated: how many runs at a time")
     parser.add_argument("--method", default="fasten")
     parser.add_argument("--net", default=Recipe.net)
     parser.add_argument("--seconds", type=float, default=8.0)

@@ -1,10 +1,10 @@
-"""Images that come from JPEG files against the same images on the device: what streaming costs a FasTEN step.
+"""Measure what streaming costs a FasTEN step: images from JPEG files against the same images on the device.
 
     PYTHONPATH=src python benchmarks/streaming.py --out benchmarks/streaming.json
 
-Makes its own JPEGs in a temporary folder. Measured are, in rows per second: the decoding limit, which is so many
-processes as there are cores that decode and do nothing else; the loader alone; updates on images that lie on the
-device; and the same updates on images that are streamed. Without a GPU, give small sizes.
+The script makes its own JPEGs in a temporary folder. It measures, in rows per second: the decoding limit (one process
+per core that only decodes); the loader alone; updates on images that are on the device; and the same updates on images
+that are streamed. Without a GPU, choose small sizes.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ WARM_UP = 5  # updates, before each measurement
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is made and measured."""
+    """The sizes of what is made and measured."""
 
     files: int
-    rows: int  # of the data set: the files, many times over
-    side: int  # pixels to which an image is scaled; the file is a quarter wider than high
+    rows: int  # of the data set, which repeats the files
+    side: int  # pixels to which images are scaled; the files are a quarter wider than high
     crop: int  # pixels that the network sees
     batch: int
     net: str
@@ -59,7 +59,7 @@ class Sizes:
 
 
 def make_files(folder: Path, sizes: Sizes) -> None:
-    """JPEGs with about as many bytes as photographs of their size."""
+    """Make JPEGs with about as many bytes as photographs of their size."""
     with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
         list(
             pool.map(make_file, *zip(*[(folder / f"{n}.jpg", sizes.side, n) for n in range(sizes.files)], strict=True))
@@ -67,7 +67,7 @@ def make_files(folder: Path, sizes: Sizes) -> None:
 
 
 def make_file(path: Path, side: int, seed: int) -> None:
-    """Soft colours with some grain."""
+    """Make one JPEG of soft colours with some grain."""
     rng = np.random.default_rng(seed)
     soft = Image.fromarray(rng.integers(0, 256, (8, 10, 3), np.uint8)).resize((side * 5 // 4, side), Image.BICUBIC)
     grain = rng.normal(0, 8, (side, side * 5 // 4, 1))
@@ -75,7 +75,7 @@ def make_file(path: Path, side: int, seed: int) -> None:
 
 
 def make_task(x: NDArray[np.uint8] | ImageFiles, crop: int) -> Task:
-    """Nine rows in ten are noisy, the others clean; nothing is left to validate or test on."""
+    """Make a task with nine tenths of the rows noisy and the others clean, without validation and test rows."""
     rows, labels = np.arange(len(x)), np.arange(len(x)) % NUM_CLASSES
     first = len(x) // 10
     none = np.array([], np.int64)
@@ -86,14 +86,14 @@ def make_task(x: NDArray[np.uint8] | ImageFiles, crop: int) -> Task:
 
 
 def decode_all(images: ImageFiles, rows: NDArray[np.int64]) -> int:
-    """One process's share of the limit: each row on its own, and nothing kept."""
+    """Decode each row on its own and keep nothing: one process's share of the decoding limit."""
     for row in rows:
         images[row[None]]
     return len(rows)
 
 
 def loader_and_limit(loader: StreamLoader, stage: Stage, images: ImageFiles, rounds: int) -> dict[str, list[float]]:
-    """Rows per second, in turns: of cores that only decode, and of a loader whose batches nobody uses."""
+    """Rows per second, in turns, of cores that only decode and of a loader whose batches are not used."""
     shares = np.array_split(np.arange(len(images)), 4 * CORES)
     found: dict[str, list[float]] = {"decoding_limit": [], "loader_alone": []}
     with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
@@ -107,7 +107,7 @@ def loader_and_limit(loader: StreamLoader, stage: Stage, images: ImageFiles, rou
 
 
 class Stepper:
-    """Updates of FasTEN on one loader."""
+    """Makes updates of FasTEN with one loader."""
 
     def __init__(self, task: Task, loader: Loader, machine: Machine, sizes: Sizes) -> None:
         recipe = replace(DATASETS["clothing1m"].recipe, net=sizes.net, batch_size=sizes.batch)
@@ -117,7 +117,7 @@ class Stepper:
         self.loader, self.sizes, self.epoch = loader, sizes, 0
 
     def images_per_second(self) -> float:
-        """Over some updates of one epoch, the first of which are not counted."""
+        """Images per second over some updates of one epoch, after a few that are not counted."""
         assert self.fit.update is not None
         self.epoch += 1
         self.fit.update.clear()
@@ -147,7 +147,7 @@ def _rate(work: Callable[[], int]) -> float:
 
 
 def measure(folder: Path, machine: Machine, sizes: Sizes) -> dict[str, Any]:
-    """All four, in rows per second: medians over the rounds, and the rounds themselves."""
+    """Measure all four, in rows per second; return medians over the rounds and the rounds themselves."""
     make_files(folder, sizes)
     images = ImageFiles(folder, [f"{n % sizes.files}.jpg" for n in range(sizes.rows)], sizes.side)
     task = make_task(images, sizes.crop)

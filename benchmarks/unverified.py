@@ -1,10 +1,10 @@
-"""Where nobody has verified a row: wrong labels found by a network that knows them by heart, and by ones that do not.
+"""Find wrong labels without any verified row, by a network that has memorised the labels and by networks that have not.
 
     OMP_NUM_THREADS=1 python benchmarks/unverified.py --out benchmarks/unverified.json
 
-About a minute. Beside them what five-fold logistic regression gives, judged in the same way. `found` is the share of
-the wrong labels that count as wrong, `precision` the share of these that are, `right` the share of right labels after
-repair, `before` the same without; `seconds` are those of the whole fit.
+This takes about a minute. Five-fold logistic regression, judged in the same way, is there for comparison. `found` is
+the share of the wrong labels that are called wrong, `precision` the share of the labels called wrong that are wrong,
+`right` the share of right labels after repair, `before` the same before it; `seconds` is the time of the whole fit.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from fasten.records import environment
 
 
 class Problem(NamedTuple):
-    """A share of the labels is wrong: any other one, or the next."""
+    """Data of which a share of the labels is wrong: replaced by any other class, or by the next one."""
 
     data: str
     wrong: float
@@ -49,7 +49,7 @@ PROBLEMS = [
 
 
 def make(problem: Problem, seed: int) -> tuple[Any, Any, Any]:
-    """Features, true labels and given ones of at most 1,500 rows."""
+    """Features, true labels and given labels of at most 1,500 rows."""
     if problem.data == "four classes":
         x, truth = make_classification(2000, 20, n_informative=8, n_classes=4, random_state=seed)
     else:

@@ -1,4 +1,4 @@
-"""The demo: FasTEN on scikit-learn's digits, with 40% and with 80% symmetric noise and 100 clean labels.
+"""The demo: FasTEN on scikit-learn's digits, with 40% and 80% symmetric noise and 100 clean labels.
 
 make demo
 """
@@ -24,16 +24,16 @@ from fasten.runs.training import Settings, train
 
 SEEDS = range(5)
 RUNS = (*(f"noise40-seed{seed}" for seed in SEEDS), "noise80-seed0")
-AT_ONCE = min(2, os.cpu_count() or 1)  # runs, on a thread each: the network is too small to share out among threads
+AT_ONCE = min(2, os.cpu_count() or 1)  # runs, each on one thread: the network is too small for more
 
 
 def clear(out: Path) -> None:
-    """Remove what an earlier demo left; refuse a place that holds anything else."""
+    """Remove the runs of an earlier demo; refuse a folder that holds anything else."""
     runs = sorted(out.iterdir()) if out.is_dir() else []
     theirs = [run for run in runs if run.name not in RUNS or not run.is_dir()]
     theirs += [file for run in runs if run.is_dir() for file in run.iterdir() if not is_ours(file)]
     if theirs or (out.exists() and not out.is_dir()):
-        raise SystemExit(f"demo: {theirs[0] if theirs else out} is not of an earlier demo; choose another --out")
+        raise SystemExit(f"demo: {theirs[0] if theirs else out} is not from an earlier demo; choose another --out")
     for run in runs:
         shutil.rmtree(run)
 
@@ -43,7 +43,7 @@ def is_ours(file: Path) -> bool:
 
 
 def run(noise: str, seed: int, out: Path) -> dict:
-    """One run with both references, in a folder of its own."""
+    """Train one run with both references in its own folder."""
     settings = Settings(device="cpu", noisy_reference=True)
     return train(Run("digits", noise, recipe=DATASETS["digits"].recipe, seed=seed), out, settings)
 
@@ -54,7 +54,7 @@ def told(seed: int, record: dict) -> dict:
 
 
 def accuracies(record: dict) -> tuple[float, float, float]:
-    """Noisy-only at its last epoch: without a trusted label there is nothing to choose an epoch by."""
+    """Test accuracy of noisy-only at its last epoch (no trusted label could select one), clean-only and FasTEN."""
     references = record["references"]
     noisy, clean = references["noisy_only"]["test_accuracy_last"], references["clean_only"]["test_accuracy"]
     return noisy, clean, record["result"]["test_accuracy"]
@@ -65,7 +65,7 @@ def row(record: dict) -> str:
 
 
 def show_matrices(record: dict) -> None:
-    """T of the given labels as the run found it, beside the true one."""
+    """Print the run's estimate of T of the given labels beside the true T."""
     found = record["evaluation"]["transition"]
     print("T[i, j] = P(given j | true i), in per cent: estimated | true")
     for ours, true in zip(found["given"], found["true"], strict=True):

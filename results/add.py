@@ -1,6 +1,6 @@
-"""A run's record, made small, into this folder: `python results/add.py RECORD ... [--shared] [--commit SHA]`.
+"""Add the compact form of a run's record to this folder: `python results/add.py RECORD ... [--shared] [--commit SHA]`.
 
-RECORD is a run's folder or its record.json. What is left out and why: README.md beside this file.
+RECORD is a run's folder or its record.json. README.md in this folder says what is left out.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fasten.options import apply_settings, find_method, option_defaults
 from fasten.records import Record, Run, read_record
 
 HERE = Path(__file__).parent
-DIGITS = 7  # more than any measurement has
+DIGITS = 7  # more than any measurement is accurate to
 COMMIT = re.compile(r"[0-9a-f]{40}")
 MACHINE_PATH = re.compile(r"""(?:^|[\s"'=:(])(?:~?/|[A-Za-z]:\\)\w""")
 
 
 def slim(record: Record, commit: str | None = None, shared: bool = False) -> Record:
-    """What is worth keeping: numbers to seven digits, nothing of the machine's own paths."""
+    """The part of a record that is kept: numbers to seven significant digits, without paths of the machine."""
     if record["result"] is None:
-        raise ValueError("the run has not finished; `fasten resume` it first")
+        raise ValueError("the run has not finished; finish it with `fasten resume` first")
     environment = {name: value for name, value in record["environment"].items() if name != "how"}
     if find_dataset(record["run"]["dataset"]).given:
         _check_labels(record["environment"].get("how", {}).get("label_set"))
@@ -39,12 +39,12 @@ def slim(record: Record, commit: str | None = None, shared: bool = False) -> Rec
     environment["shared_gpu"] = shared or bool(environment.get("shared_gpu"))
     kept: Record = _rounded({**record, "environment": environment, "run": _plain(record["run"])})
     if found := [text for text in _texts(kept) if MACHINE_PATH.search(text)]:
-        raise ValueError(f"the record names a path of the machine, {found[0]!r}; others cannot use it")
+        raise ValueError(f"the record contains a path of the machine it ran on, {found[0]!r}; others cannot use it")
     return kept
 
 
 def _plain(run: dict[str, Any]) -> dict[str, Any]:
-    """Weights by the name of their file, and no options that are the method's own anyway."""
+    """The run with weights named by file name only, and without options that are the method's defaults."""
     usual = option_defaults(find_method(run["method"]))
     options = {name: value for name, value in run["options"].items() if value != usual[name]}
     weights = run["recipe"].get("weights")
@@ -53,7 +53,7 @@ def _plain(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def file_name(run: Run) -> str:
-    """`METHOD-NOISE-seedN.json` for a run as the data set and the method have it, with a digest for any other.
+    """`METHOD-NOISE-seedN.json` for a run with the defaults of its data set and method; any other gets a digest.
 
     >>> file_name(Run("cifar10", "symmetric:0.8", seed=1))
     'fasten-symmetric-0.8-seed1.json'
@@ -65,7 +65,7 @@ def file_name(run: Run) -> str:
 
 
 def add(source: Path, folder: Path, commit: str | None = None, shared: bool = False) -> Path:
-    """Write the slim record; one that is there already is never replaced by another."""
+    """Write the compact record; never replace an existing one by a different one."""
     try:
         record = slim(read_record(source), commit, shared)
         run = Run.from_json(record["run"])
@@ -74,7 +74,7 @@ def add(source: Path, folder: Path, commit: str | None = None, shared: bool = Fa
     path = folder / run.dataset / file_name(run)
     text = json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{path} holds another record of this run; remove it if the new one is to be kept")
+        raise ValueError(f"{path} holds another record of this run; to keep the new one, remove that file first")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
     return path
@@ -82,7 +82,7 @@ def add(source: Path, folder: Path, commit: str | None = None, shared: bool = Fa
 
 def _check_labels(found: str | None) -> None:
     if found != Place.label_set:
-        raise ValueError(f"the tables are made with the {Place.label_set} labels, and the run with {found}")
+        raise ValueError(f"the tables use the {Place.label_set} labels, but this run used {found}")
 
 
 def _rounded(value: Any) -> Any:
@@ -102,12 +102,12 @@ def _texts(value: Any) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description="Add finished runs to results/, made small.")
+    """Add the records named on the command line."""
+    parser = argparse.ArgumentParser(description="Add the records of finished runs to results/, in compact form.")
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD", help="a run's folder, or its record.json")
-    parser.add_argument("--shared", action="store_true", help="other runs used the same GPU: the times say nothing")
-    parser.add_argument("--commit", help="of the code that ran, where the record does not know it")
-    parser.add_argument("--to", type=Path, default=HERE, help="the folder of records (default: this one)")
+    parser.add_argument("--shared", action="store_true", help="other runs used the same GPU, so the times mean nothing")
+    parser.add_argument("--commit", help="the commit of the code that ran, if the record does not have it")
+    parser.add_argument("--to", type=Path, default=HERE, help="the folder of records (default: this script's folder)")
     given = parser.parse_args(arguments)
     for source in given.records:
         try:

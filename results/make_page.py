@@ -1,7 +1,7 @@
-"""docs/results.md, its figures and the README's tables, from the records in this folder and the experiments.
+"""Make docs/results.md, its figures and the README's tables from the records in this folder and the experiments.
 
-`python results/make_page.py`. The words of the page are in page.md; `<!-- NAME -->` in it stands for what `parts` gives
-under that name.
+Run `python results/make_page.py`. The text of the page is in page.md; `<!-- NAME -->` in it is replaced by what `parts`
+returns under that name.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ UNPLANNED = ("digits",)  # data sets with a section of their own
 
 
 def records(dataset: str = "*") -> list[Record]:
-    """All of a data set, or all that there are."""
+    """All records of a data set, or of all data sets."""
     return [read_record(path) for path in sorted(HERE.glob(f"{dataset}/*.json"))]
 
 
 @cache
 def outcomes() -> tuple[Outcome, ...]:
-    """Every table and figure of the paper with what the records say."""
+    """Every table and figure of the paper with the results from our records."""
     found, ratios = records(), measured().bench()["run_ratios"]
     return tuple(outcome_of(make(PAPER), found, ratios=ratios) for make in EXPERIMENTS.values())
 
@@ -57,14 +57,14 @@ def page() -> str:
     made = parts()
     placed = set(MARKER.findall(words))
     if unknown := placed - made.keys():
-        raise ValueError(f"page.md has <!-- {min(unknown)} -->, which is none of {', '.join(made)}")
+        raise ValueError(f"page.md has <!-- {min(unknown)} -->, which is not one of {', '.join(made)}")
     rest = [made[o.experiment.name] for o in outcomes() if o.known and o.experiment.name not in placed]
     made["EXPERIMENTS"] = "\n\n".join(rest)
     return MARKER.sub(lambda match: made[match[1]], words)
 
 
 def write(docs: Path) -> None:
-    """The page, and the drawings that it shows."""
+    """Write the page and the drawings that it shows."""
     for outcome in outcomes():
         if shows_drawing(outcome):
             write_bytes(docs / f"{outcome.experiment.name}.svg", drawing(outcome, "svg"))
@@ -72,17 +72,17 @@ def write(docs: Path) -> None:
 
 
 def readme() -> str:
-    """The README with its tables made anew."""
+    """The README with its tables regenerated."""
     time = textwrap.fill(f"FasTEN with a GPU to itself: {timing()}", 120)
     made = f"\n{gains()}\n\n{methods()}\n\n{time}\n\n"
     return BLOCK.sub(lambda _: made, README.read_text(encoding="utf-8"))
 
 
 def gains() -> str:
-    """FasTEN by both of its T̂, DivideMix with clean rows, the clean rows alone, as long as FasTEN; the best in bold.
+    """FasTEN with either T̂, DivideMix with clean rows, and clean rows only, trained as long as FasTEN; best in bold.
 
-    A record of these rows alone counts for all noises, of which they have none; on digits a run's own reference is as
-    long.
+    A record of clean rows only holds for every noise, since these rows have none. If there is no such record, as on
+    digits, the run's own reference, which is as long, is used.
     """
     head = ("data", "noise", "FasTEN", "FasTEN, T̂ of noisy rows", "DivideMix with clean rows", "clean rows only")
     lines: list[Sequence[str]] = [head, ("---",) * len(head)]
@@ -106,17 +106,17 @@ def _is(record: Record, method: str, noise: str) -> bool:
 
 
 def usual(run: Mapping[str, Any]) -> bool:
-    """Whether it has the options, the recipe's averaging and the clean rows of a plain `fasten train`."""
+    """Whether the run has the options, the averaging and the clean rows of a plain `fasten train`."""
     return not run["options"] and not run["recipe"].get("average") and run.get("clean") is None
 
 
 def noisy_t(run: Mapping[str, Any]) -> bool:
-    """Whether T̂ is of the noisy rows, and all else as usual."""
+    """Whether T̂ is estimated on the noisy rows and everything else is as usual."""
     return bool(run["options"] == {"estimate": "noisy"} and usual({**run, "options": {}}))
 
 
 def methods() -> str:
-    """All that the paper compares, at its heaviest noise on CIFAR-10, the best first."""
+    """All methods that the paper compares, at its heaviest noise on CIFAR-10, best first."""
     accuracies, ratios = (
         next(outcome.results for outcome in outcomes() if outcome.experiment.name == name)
         for name in ("time-accuracy", "training-time")
@@ -131,16 +131,16 @@ def methods() -> str:
 
 
 def shows_drawing(outcome: Outcome) -> bool:
-    """Whether the page has its drawing."""
+    """Whether the page shows its drawing."""
     return outcome.known and outcome.experiment.kind == "figure"
 
 
 def parts() -> dict[str, str]:
-    """What page.md may name: each table or figure by its name, and the rest in capitals."""
+    """What page.md may refer to: each table or figure by its name, and the rest in capitals."""
     made = {outcome.experiment.name: section(outcome) for outcome in outcomes()}
     return made | {
         "SUMMARY": summary(),
-        "EXPERIMENTS": "",  # those that page.md does not name
+        "EXPERIMENTS": "",  # filled in by `page`: those that page.md does not name
         "NOT RUN": ", ".join(f"`{o.experiment.name}`" for o in outcomes() if not o.known) or "none",
         "SEEDS": seeds(),
         "PROTOCOL": protocol(),
@@ -165,7 +165,7 @@ def section(outcome: Outcome) -> str:
 
 
 def summary() -> str:
-    """How many cells have which status, table by table."""
+    """The number of cells with each status, table by table."""
     lines: list[Sequence[str]] = [("table or figure", *STATUSES), ("---",) * (1 + len(STATUSES))]
     for outcome in outcomes():
         if outcome.known:
@@ -175,19 +175,19 @@ def summary() -> str:
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
-    """As Markdown has it."""
+    """These lines as a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main_records() -> list[Record]:
-    """FasTEN's on CIFAR-10, as in the paper's main table."""
+    """The records of FasTEN on CIFAR-10 that belong to the paper's main table."""
     (main,) = [outcome.experiment for outcome in outcomes() if outcome.experiment.name == "table1"]
     wanted = {base(run) for run in main.runs() if run.method == "fasten"}
     return [record for record in records("cifar10") if base(Run.from_json(record["run"])) in wanted]
 
 
 def protocol() -> str:
-    """Network, rows and epochs of the paper's main table."""
+    """The network, rows and epochs of the paper's main table."""
     record = main_records()[0]
     rows = {name: f"{record['data'][f'rows_{name}']:,}" for name in ("noisy", "clean", "valid", "test")}
     listed = "{noisy} noisy, {clean} clean, {valid} validation and {test} test rows".format(**rows)
@@ -195,14 +195,14 @@ def protocol() -> str:
 
 
 def seeds() -> str:
-    """How many seeds our numbers are the mean of."""
+    """How many seeds our means are taken over."""
     found = {len(r.values) for o in outcomes() for r in o.results if r.values and not r.cell.bench}
     few, many = min(found), max(found)
-    return f"{few} seed{'s' * (few > 1)} a cell" if few == many else f"{few} to {many} seeds a cell"
+    return f"{few} seed{'s' * (few > 1)} per cell" if few == many else f"{few} to {many} seeds per cell"
 
 
 def timing() -> str:
-    """Of the fastest of FasTEN's runs on CIFAR-10, in batches of 100 + 100, that had a GPU to themselves."""
+    """The times of the fastest FasTEN run on CIFAR-10, with batches of 100 + 100, that had a GPU to itself."""
     recipe = Run.from_json(main_records()[0]["run"]).recipe
     runs = [r for r in records("cifar10") if r["run"]["method"] == "fasten" and not r["environment"]["shared_gpu"]]
     runs = [r for r in runs if "per_class" not in r["run"]["options"]]
@@ -221,7 +221,7 @@ def timing() -> str:
 
 
 def diagonals() -> str:
-    """How far our lines of T's diagonal are from the paper's."""
+    """A table of the distances between our lines of T's diagonal and the paper's."""
     (outcome,) = [o for o in outcomes() if o.experiment.name == "t-diagonal"]
     lines: list[Sequence[str]] = [
         ("noise", "line", "mean distance", "at the end, ours", "at the end, paper"),
@@ -236,7 +236,7 @@ def diagonals() -> str:
 
 
 def others() -> str:
-    """Records that are in no table or figure of the paper."""
+    """A table of the records that belong to no table or figure of the paper."""
     known = {base(run) for o in outcomes() for run in o.experiment.runs()}
     lines: list[Sequence[str]] = [("data", "method", "noise", "set", "seed", "test accuracy"), ("---",) * 6]
     for record in records():
@@ -248,12 +248,12 @@ def others() -> str:
 
 
 def against_cleanlab() -> list[dict[str, Any]]:
-    """What benchmarks/against_cleanlab.py measured, a run for each noise."""
+    """What benchmarks/against_cleanlab.py measured, one run per noise."""
     return list(json.loads((HERE.parent / "benchmarks" / "against_cleanlab.json").read_text(encoding="utf-8")))
 
 
 def wrong_labels_found() -> str:
-    """AUROC and average precision of each way to suspect a label."""
+    """A table of AUROC and average precision for each way to score suspect labels."""
     lines: list[Sequence[str]] = [("noise", "labels wrong", "suspicion", "AUROC", "average precision"), ("---",) * 5]
     for run in against_cleanlab():
         for name, score in run["scores"].items():
@@ -263,7 +263,7 @@ def wrong_labels_found() -> str:
 
 
 def digits() -> str:
-    """Means over the seeds, by noise."""
+    """A table of means over the seeds, by noise."""
     lines: list[Sequence[str]] = [
         (
             *("noise", "seeds", "FasTEN", "FasTEN, T̂ of noisy rows", "DivideMix with clean rows", "clean rows only"),
@@ -278,23 +278,23 @@ def digits() -> str:
 
 
 def digits_gaps() -> str:
-    """How much FasTEN gains on cross-entropy, for both ways of choosing its epoch."""
+    """How much FasTEN gains over cross-entropy, for both ways of choosing the epoch of cross-entropy."""
     parts = []
     for noise, some in digits_by_noise().items():
         means = digits_means(some)
         last, picked = means["fasten"] - means["noisy last"], means["fasten"] - means["noisy"]
-        parts.append(f"at {noise} {last:.2f} above cross-entropy's last epoch, and {picked:.2f} above the picked one")
+        parts.append(f"at {noise}, {last:.2f} above cross-entropy's last epoch and {picked:.2f} above the selected one")
     return "; ".join(parts)
 
 
 def digits_rows(name: str) -> str:
-    """How many rows all records of digits have."""
+    """The number of rows of this kind, which all records of digits share."""
     (number,) = {record["data"][f"rows_{name}"] for record in records("digits")}
     return str(number)
 
 
 def digits_by_noise() -> dict[str, list[Record]]:
-    """FasTEN's records of digits, as the paper has it."""
+    """The records of the paper's FasTEN on digits, by noise."""
     found: dict[str, list[Record]] = {}
     for record in records("digits"):
         if record["run"]["method"] == "fasten" and usual(record["run"]):
@@ -303,7 +303,7 @@ def digits_by_noise() -> dict[str, list[Record]]:
 
 
 def digits_means(some: Sequence[Record]) -> dict[str, float]:
-    """Test accuracies over the seeds: FasTEN's, its references', and of the same seeds by other T̂ and by DivideMix."""
+    """Mean test accuracies of FasTEN, its references and, with the same seeds, the other T̂ and DivideMix."""
     references, places = [r["references"] for r in some], [(r["run"]["noise"], r["run"]["seed"]) for r in some]
     runs = [(r["run"], r["result"]["test_accuracy"]) for r in records("digits")]
     other = {(run["noise"], run["seed"]): found for run, found in runs if noisy_t(run)}
