@@ -228,7 +228,7 @@ def test_a_checkpoint_of_a_method_with_other_tensors_is_refused_in_a_sentence(be
         name = min(name for name in tensors if name.startswith("method."))
         write_tensors(path, tensors | {name: torch.zeros(2, 3, 4, 5, 6)}, json.dumps(meta))
     assert main(["resume", "run"]) == 2
-    assert "checkpoint is of another version" in capsys.readouterr().err
+    assert "checkpoint is from another version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [0, 5, 500, None])

@@ -11,10 +11,10 @@ NUM_RANDOM = 3  # per image: the crop's row, its column, whether to flip
 def gather_crop_flip(
     images: Tensor, rows: Tensor, random: Tensor, pad: int, flip: bool, crop: int | None = None
 ) -> Tensor:
-    """Rows of `images` (n, H, W, C), each zero-padded by `pad`, cropped at random, perhaps flipped.
+    """Rows of `images` (n, H, W, C), each zero-padded by `pad`, cropped at a random place and randomly flipped.
 
-    A crop is a square of `crop` pixels, or as large as the image was. `random` (B, 3) is uniform in [0, 1). One gather
-    does it all: no padded copy is made.
+    A crop is a square of `crop` × `crop` pixels, or as large as the image. `random` (B, 3) is uniform in [0, 1). It is
+    one gather, without a padded copy.
     """
     height, width = images.shape[1:3]
     ys = _window(random[:, :1], height, pad, crop or height)  # (B, H), or (B, crop)
@@ -27,13 +27,13 @@ def gather_crop_flip(
 
 
 def _window(random: Tensor, size: int, pad: int, crop: int) -> Tensor:
-    """Places (B, crop) from −pad to size + pad − 1: a row of neighbours each, every start equally likely."""
+    """Consecutive places (B, crop) within −pad to size + pad − 1; every start is equally likely."""
     start = (random * (2 * pad + size - crop + 1)).long() - pad
     return start + torch.arange(crop, device=random.device)
 
 
 def centre_crop(images: Tensor, crop: int | None) -> Tensor:
-    """The middle `crop` × `crop` pixels of images (n, H, W, C); all of them where there is no crop."""
+    """The middle `crop` × `crop` pixels of images (n, H, W, C), or all pixels if `crop` is None."""
     if crop is None:
         return images
     top, left = ((size - crop) // 2 for size in images.shape[1:3])
@@ -41,13 +41,13 @@ def centre_crop(images: Tensor, crop: int | None) -> Tensor:
 
 
 def image_layout(device: torch.device, dtype: torch.dtype) -> torch.memory_format:
-    """How images and the networks that see them lie in memory: channels last where convolutions are faster so."""
+    """The memory layout of images and their networks: channels last if convolutions are faster that way."""
     faster = device.type == "cuda" or (device.type == "cpu" and dtype == torch.float32)
     return torch.channels_last if faster else torch.contiguous_format
 
 
 class Normalise:
-    """(x − mean) / std per channel; images come as (B, H, W, C) uint8 and leave as (B, C, H, W)."""
+    """Compute (x − mean) / std per channel; images go in as (B, H, W, C) uint8 and come out as (B, C, H, W)."""
 
     def __init__(
         self, mean: tuple[float, ...], std: tuple[float, ...], image: bool, device: torch.device, dtype: torch.dtype

@@ -1,12 +1,11 @@
-"""Weights averaged over a share of the updates so far, to be evaluated and kept in place of the last ones.
+"""Weights averaged over a share of the updates so far; they are evaluated and kept in place of the last ones.
 
 After update t of a stage
 
     mean = mean + (weights − mean) / (1 + share · t)
 
-so that the mean reaches back over a growing number of updates, and what the network began with is soon forgotten. It
-takes the weights in some forty times an epoch, with t counted in those times, where every update would cost one pass
-more over the weights each time.
+so the mean covers a growing number of updates, and soon forgets the initial weights. To save passes over the weights,
+this is done only about forty times per epoch, and t counts those times.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PER_EPOCH = 40
 
 
 class Mean:
-    """The mean of the weights and statistics of some networks that training moves; of none with a share of 0."""
+    """The mean of all weights and statistics that training changes in some networks; empty if the share is 0."""
 
     def __init__(self, parts: Iterable[nn.Module], share: float, length: int) -> None:
         self.share, self.every = share, max(1, length // PER_EPOCH)
@@ -31,13 +30,13 @@ class Mean:
 
     @torch.no_grad()
     def follow(self, done: int) -> None:
-        """After so many updates of the stage."""
+        """Take the weights into the mean, if it is time to; `done` updates of the stage are done."""
         if self.weights and done % self.every == 0:
             torch._foreach_lerp_(self.values, self.weights, 1 / (1 + self.share * done / self.every))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The networks are their means meanwhile: in the same memory, which a captured update holds."""
+        """Put the means in the networks for a while; in the same memory, which a captured update uses."""
         weights = [tensor.detach().clone() for tensor in self.weights]
         _copy(self.weights, self.values)
         try:
@@ -47,7 +46,7 @@ class Mean:
 
 
 def _moving(part: nn.Module) -> list[Tensor]:
-    """What a frozen network has stays out: its weights are buffers, and its layers are in evaluation mode."""
+    """The tensors to average. Frozen networks have none: their weights are buffers, their layers in evaluation mode."""
     buffers = (b for module in part.modules() if module.training for b in module.buffers(recurse=False))
     return [*(p for p in part.parameters() if p.requires_grad), *(b for b in buffers if b.is_floating_point())]
 

@@ -1,4 +1,4 @@
-"""One update captured as a CUDA graph, and networks that were compiled; the only file that knows of graphs."""
+"""Capture one update as a CUDA graph, and switch compiled networks off; the only file that knows of graphs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from fasten.loader import Picks
 
-OneUpdate = Callable[[Mapping[str, Picks]], None]  # of the rows that are picked for it
+OneUpdate = Callable[[Mapping[str, Picks]], None]  # called with the rows picked for it
 
-WARM_UPS = 4  # updates run before the capture, so that libraries and compilers have made all their choices
+WARM_UPS = 4  # updates before the capture, in which libraries and compilers make all their choices
 
 
 def capture(
     update: OneUpdate, example: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]
 ) -> OneUpdate:
-    """A function that does what `update` does, by replaying a graph; see `warm_up` for `state` and `rewind`."""
+    """Return a function that does what `update` does by replaying a graph; for `state` and `rewind` see `warm_up`."""
     static = {name: _clone(picks) for name, picks in example.items()}
     inputs = [tensor for picks in static.values() for tensor in picks.tensors()]
     kinds = [tensor.dtype for tensor in inputs]
@@ -32,14 +32,14 @@ def capture(
         warm_up(update, static, state, rewind)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Records, without running anything. Other threads, a user's own say, may go on with theirs meanwhile.
+    # This only records. Other threads, such as a user's own, may use the GPU meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         update(static)
 
     def replay(picks: Mapping[str, Picks]) -> None:
         sources = [tensor for p in picks.values() for tensor in p.tensors()]
         assert len(sources) == len(inputs)
-        for places in alike:  # a kernel for each kind; one copy for each tensor takes longer
+        for places in alike:  # one kernel per dtype; one copy per tensor would take longer
             torch._foreach_copy_([inputs[i] for i in places], [sources[i] for i in places])
         graph.replay()
 
@@ -49,8 +49,8 @@ def capture(
 def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]) -> None:
     """Run some updates and undo them. `state` lists every tensor that an update changes.
 
-    `rewind` sets the place in the epoch back to its start: a run that goes on late in an epoch, or has short ones,
-    would otherwise write past the end of its histories.
+    `rewind` sets the position in the epoch back to its start. Otherwise, a run that resumes late in an epoch, or has
+    short epochs, would write past the end of its histories.
     """
     saved = [tensor.detach().clone() for tensor in state]
     for _ in range(WARM_UPS):
@@ -62,9 +62,9 @@ def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tenso
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run networks as they are written, those that were compiled too.
+    """Run compiled networks without their compiled code.
 
-    Where torch has not imported its compiler there are none, and to ask it would take a second.
+    If torch has not imported its compiler, no network is compiled, and importing it would take a second.
     """
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 

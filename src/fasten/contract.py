@@ -1,8 +1,8 @@
-"""What methods and the engine agree on: the examples of a batch, how they are drawn, and the stages of a run.
+"""The interface between methods and the engine: the examples of a batch, how they are drawn, and the stages of a run.
 
-A method is an `nn.Module`: what it trains are its children, what it remembers are its buffers. It adds `plan(recipe)`,
-its stages in order, and `forward(x)`, class probabilities. A step yields `(part, loss)`, one update of that part each;
-the engine alone takes it.
+A method is an `nn.Module`. Its children are what it trains, its buffers are what it remembers. It adds two functions:
+`plan(recipe)` returns its stages in order, `forward(x)` returns class probabilities. A step yields `(part, loss)` once
+for each update of a part; only the engine differentiates the loss and updates the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from fasten.ranges import BelowOne, Count, NotNegative, Positive, Share
 
-if TYPE_CHECKING:  # what a recipe says, no one waits for torch to read
+if TYPE_CHECKING:  # so that reading a recipe does not import torch
     from torch import Tensor, nn
 
 NormMode = Literal["split", "two-pass", "joint"]
@@ -32,10 +32,10 @@ class Recipe:
     momentum: BelowOne = 0.9
     weight_decay: NotNegative = 5e-4
     milestones: tuple[Count, ...] = (50, 60)
-    average: Share = 0.0  # of the updates so far, over which the weights are averaged that are evaluated and kept
-    weights: str | None = None  # a .safetensors file from which the network starts, its classifier apart
-    frozen: bool = False  # only the classifiers train, on the features that the network starts with
-    sync_norm: bool = False  # on several ranks, batch norm takes its statistics from all of their rows
+    average: Share = 0.0  # the weights that are evaluated and kept are a mean over this share of the updates so far
+    weights: str | None = None  # a .safetensors file of initial weights, for all of the network but its classifier
+    frozen: bool = False  # train the classifiers only, on the features of the initial network
+    sync_norm: bool = False  # with several ranks, batch norm computes its statistics over the rows of all of them
 
     def scaled(self, epochs: int) -> Recipe:
         """The same schedule, shrunk or stretched to `epochs`; the first epoch keeps its rate.
@@ -59,30 +59,30 @@ class Recipe:
         return Optim(self.rate, self.momentum, self.weight_decay, self.milestones)
 
     def random_clean(self, size: int | None) -> Draw:
-        """So many clean rows, whatever their class; None: as many as noisy ones."""
+        """Draw `size` clean rows, regardless of class; None: as many as noisy ones."""
         return Draw("clean", self.batch_size if size is None else size, "random")
 
     def balanced_clean(self, per_class: int | None, num_classes: int) -> Draw:
-        """So many clean rows of each class; None: about as many in all as noisy ones."""
+        """Draw this many clean rows of each class; None: about as many in total as noisy ones."""
         each = max(1, self.batch_size // num_classes) if per_class is None else per_class
         return Draw("clean", each * num_classes, "balanced")
 
 
 @dataclass(frozen=True)
 class Optim:
-    """How one part of a method is trained in one stage: SGD with momentum or Adam, and the course of its rate."""
+    """How one part of a method is trained in one stage: SGD with momentum or Adam, and the schedule of its rate."""
 
     rate: float
     momentum: float = 0.9
     weight_decay: float = 0.0
     milestones: tuple[int, ...] = ()
     kind: Literal["sgd", "adam"] = "sgd"
-    nesterov: bool = False  # of SGD
-    amsgrad: bool = False  # of Adam
-    cosine: int | None = None  # the rate falls along half a cosine, over so many epochs
+    nesterov: bool = False  # SGD only
+    amsgrad: bool = False  # Adam only
+    cosine: int | None = None  # the rate falls along half a cosine over this many epochs
 
     def rate_at(self, epoch: int, passed: float = 0.0) -> float:
-        """The rate of an epoch, counted from 1, after `passed` whole and part epochs: a tenth for each milestone.
+        """The rate in an epoch, counted from 1, after `passed` epochs (maybe a fraction): a tenth at each milestone.
 
         >>> [Optim(0.1, milestones=(50, 60)).rate_at(e) for e in (49, 50, 60)]
         [0.1, 0.01, 0.001]
@@ -98,38 +98,38 @@ class Optim:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a batch holds of one set: `size` rows of a shuffled pass, as many at random, or `size / N` of each class.
+    """The rows that a batch takes from one set: `size` rows of a shuffled pass, or at random, or `size / N` per class.
 
-    A pass ends with the last row; a cycle begins again, as often as an epoch lasts. Both may leave rows out: `keep` is
-    1 or 0 for the first rows of the set, read when an epoch starts; what it does not reach is in.
+    A pass ends with the last row; a cycle starts again until the epoch ends. Both may leave rows out: `keep` is 1 or 0
+    for the first rows of the set, and is read when an epoch starts. Rows beyond its length are included.
     """
 
     source: SetName
     size: int
     how: Literal["pass", "cycle", "random", "balanced"] = "pass"
-    keep: Tensor | None = field(default=None, compare=False)  # 0: not in the pass
+    keep: Tensor | None = field(default=None, compare=False)  # 0: left out
     views: Literal[1, 2] = 1  # how often each row is augmented
-    coins: int = 0  # of each row, beyond two for each view
-    strong: bool = False  # two more views of each row, augmented strongly
-    parts: int = 1  # into which a step cuts it, each for itself
+    coins: int = 0  # random numbers per row, beyond two for each view
+    strong: bool = False  # two more views of each row, strongly augmented
+    parts: int = 1  # the step cuts the draw into this many parts and treats each separately
 
     @property
     def shuffled(self) -> bool:
-        """Whether rows come in an order of the epoch's, none of them twice in a batch."""
+        """Whether rows follow a permutation made for the epoch, so that no row is in a batch twice."""
         return self.how in ("pass", "cycle")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """One draw, on the device. Rows of weight 0 only fill the batch: no loss may count them, no label be kept."""
+    """The rows of one draw, on the device. Rows of weight 0 only fill the batch; losses and stored labels skip them."""
 
     x: Tensor  # (B, C, H, W) or (B, D), augmented and normalised
     y: Tensor  # (B,) int64: the given labels of noisy rows, the verified ones of clean rows
-    index: Tensor  # (B,) int64: the row within its set; of both, clean rows count on after the noisy ones
+    index: Tensor  # (B,) int64: the row within its set; in `both`, clean rows are numbered after the noisy ones
     weight: Tensor  # (B,) 1 or 0
-    coin: Tensor  # (B, 2), of two views (B, 4), then what the draw asks for: uniform in [0, 1), for a method's own use
-    again: Tensor | None = None  # as x, augmented anew, where a draw asks for two views
-    strong: Tensor | None = None  # (B, 2, …): two more, augmented strongly, where a draw asks for them
+    coin: Tensor  # uniform in [0, 1), for the method's own use: two per row and view, then the draw's `coins`
+    again: Tensor | None = None  # x with another augmentation, if the draw asks for two views
+    strong: Tensor | None = None  # (B, 2, …): two strongly augmented views, if the draw asks for them
 
     @property
     def views(self) -> list[Tensor]:
@@ -137,7 +137,7 @@ class Examples:
 
     @property
     def strong_views(self) -> list[Tensor]:
-        """The strong ones, where there are some."""
+        """The strongly augmented views, or the ordinary ones if there are none."""
         return self.views if self.strong is None else [*self.strong.unbind(1)]
 
     def __getitem__(self, rows: slice) -> Examples:
@@ -146,7 +146,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Batch:
-    """The draws of one update, by name, and where each part's optimiser stands, for steps that look ahead."""
+    """The draws of one update, by name, and the state of each part's optimiser, for steps that look ahead."""
 
     draws: Mapping[str, Examples]
     rates: Mapping[nn.Module, Tensor] = field(default_factory=dict)  # the current learning rate
@@ -157,9 +157,9 @@ class Batch:
 
 
 class Predict(Protocol):
-    """Class probabilities (n, N), or what else `of` makes of examples, and the labels (n,) of a whole set.
+    """Class probabilities (n, N), or the output of `of`, for a whole set, and the labels (n,) of the set.
 
-    In evaluation mode and without augmentation.
+    The method is in evaluation mode, and examples are not augmented.
     """
 
     def __call__(
@@ -174,8 +174,9 @@ Step: TypeAlias = "Callable[[Batch], Iterator[tuple[nn.Module, Tensor]]]"
 class Stage:
     """One part of a run; an epoch is a pass over the first `pass` draw unless `updates` says otherwise.
 
-    A stage starts from the weights that the one before left, from its best epoch, or again from the initial ones. The
-    last two let `prepare` see the best epoch first; after the last, the epochs before are not chosen from any more.
+    A stage starts from the last weights of the stage before, from its best epoch's, or from the initial ones. With
+    `best` and `initial`, `prepare` sees the network of the best epoch; with `initial`, the epochs of earlier stages can
+    no longer be selected.
     """
 
     name: str
@@ -184,17 +185,17 @@ class Stage:
     optim: Mapping[nn.Module, Optim]
     epochs: int = 1
     updates: int | None = None  # per epoch
-    trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers to keep an epoch's history of
+    trace: Mapping[str, Tensor] = field(default_factory=dict)  # buffers whose history is kept for an epoch
     prepare: Callable[[Predict], None] | None = None  # host work before the stage: estimate T, choose rows
-    each_epoch: bool = False  # prepare before each of its epochs, which may change how many updates an epoch has
+    each_epoch: bool = False  # prepare before each epoch; this may change the number of updates
     start: Literal["last", "best", "initial"] = "last"
-    go_on: bool = False  # with the momentum of the stage before
-    average: float = 0.0  # as the recipe says; no concern of a method
+    go_on: bool = False  # keep the momentum of the stage before
+    average: float = 0.0  # from the recipe; methods leave it alone
 
 
 @runtime_checkable
 class Method(Protocol):
-    """What the engine needs of a method, beside its being an `nn.Module`."""
+    """What the engine needs from a method, which is also an `nn.Module`."""
 
     def plan(self, recipe: Recipe) -> list[Stage]: ...
 

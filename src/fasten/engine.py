@@ -1,4 +1,4 @@
-"""The engine: a run goes through its stages, epochs and updates (`update.py`), and keeps what is selected."""
+"""The engine: takes a run through its stages, epochs and updates (`update.py`), and keeps the selected epoch."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fasten.machine import Machine
 from fasten.ranks import in_order, places
 from fasten.update import Update
 
-Row = dict[str, Any]  # what the record says of one epoch
+Row = dict[str, Any]  # the entry for one epoch in the record
 Measure = Callable[[nn.Module, Mapping[str, Tensor]], Row]  # after an epoch, from the method and its traces
 
 
 @dataclass
 class Progress:
-    """Where a run stands: with the tensors of `Fit.tensors`, all that it takes to go on."""
+    """How far a run has come; together with `Fit.tensors`, all that is needed to continue it."""
 
     stage: int = 0
     epoch: int = 1  # of the stage, counted from 1
-    update: int = 0  # done in this epoch
-    done: int = 0  # updates in all
-    before: int = 0  # of these, those of the stages before
-    seconds: float = 0.0  # of training so far, set-up not counted
+    update: int = 0  # updates done in this epoch
+    done: int = 0  # updates done in total
+    before: int = 0  # updates done in earlier stages
+    seconds: float = 0.0  # training time so far, without set-up
     setup_seconds: float = 0.0
     images: int = 0
     rows: list[Row] = field(default_factory=list)
     best: Row | None = None  # the selected epoch of this stage
-    rate_factor: float = 1.0  # of every learning rate; less after training has diverged and was taken back
+    rate_factor: float = 1.0  # multiplies every learning rate; lowered when diverged training is rewound
 
 
 class Fit:
-    """A training run: `run()` goes through the plan, from wherever `progress` stands.
+    """A training run: `run()` works through the plan, starting from `progress`.
 
-    `measure` makes an epoch's row; `after_update` is called after every update (True: an epoch has just ended) and may
-    take a checkpoint from `progress` and `tensors()`.
+    `measure` makes an epoch's row. `after_update` is called after every update, with True at the end of an epoch, and
+    may save a checkpoint from `snapshot()` and `tensors()`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Fit:
         self.method, self.plan, self.loader, self.machine, self.measure = method, plan, loader, machine, measure
         self.progress = Progress()
         self.after_update: Callable[[bool], None] = lambda epoch_ended: None
-        self.selected: dict[str, Tensor] = {}  # the method's networks at the selected epoch
+        self.selected: dict[str, Tensor] = {}  # the method's networks in the selected epoch
         self.initial = _networks(method) if any(stage.start == "initial" for stage in plan) else {}
         self.update: Update | None = None
         self._clock = time.perf_counter()
@@ -72,12 +72,12 @@ class Fit:
             self.after_update(True)
 
     def start_stage(self) -> tuple[OneUpdate, Stage]:
-        """What does one update of the stage at hand, compiled and captured where the machine says so."""
+        """Set up the current stage; its updates are compiled or captured if the machine says so."""
         began = time.perf_counter()
         stage = self.plan[self.progress.stage]
         if self.progress.epoch == 1 and self.progress.update == 0:
             self._begin(stage)
-        self.method.train()  # first: what stays in evaluation mode has no part in the mean
+        self.method.train()  # before `Update`: modules that stay in evaluation mode are not averaged
         before, self.update = self.update, Update(stage, self.loader, self.machine.device)
         if stage.go_on and before is not None:
             self.update.take_over(before)
@@ -101,7 +101,7 @@ class Fit:
             stage.prepare(self.predict)
 
     def _load_networks(self, state: Mapping[str, Tensor]) -> None:
-        """The networks of another time; what the method itself remembers, of its rows say, stays."""
+        """Restore an earlier state of the networks; the method's own buffers, such as labels, stay as they are."""
         self.method.load_state_dict(state, strict=False)
 
     def _fast(self, stage: Stage, update: Update) -> OneUpdate:
@@ -133,7 +133,7 @@ class Fit:
         self._end_epoch(stage, update)
 
     def _end_epoch(self, stage: Stage, update: Update) -> None:
-        """Measure what the epoch came to, keep it if it is the best, and write its row."""
+        """Evaluate the epoch, keep it if it is the best one, and add its row."""
         at = self.progress
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
         with update.mean.in_place():
@@ -154,14 +154,14 @@ class Fit:
         self._clock = now
 
     def _select(self, row: Row) -> None:
-        """Keep the epoch with the best validation accuracy, the later one of equals; without validation, the last."""
+        """Keep the epoch with the best validation accuracy, in a tie the later one; without validation, the last."""
         score, best = row.get("valid_accuracy"), self.progress.best
         if best is None or score is None or score >= best["valid_accuracy"]:
             self.progress.best = row
             self.selected = _networks(self.method)
 
     def predict(self, source: str, of: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """What `Stage.prepare` may look at."""
+        """Implements `Predict`, for `Stage.prepare`."""
         return predict(self.method, self.loader, source, of), self.loader.y[source]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -172,13 +172,13 @@ class Fit:
         return kept | (self.update.tensors() if self.update else self._restored)
 
     def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Go back to what `asdict(progress)` and `tensors()` said."""
+        """Restore what `snapshot()` and `tensors()` returned."""
         self.progress, self.update = Progress(**progress), None
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
         try:
             self.method.load_state_dict(_under("method.", move))
         except RuntimeError:
-            other = "the checkpoint is of another version, whose method had other tensors; go on with that version"
+            other = "the checkpoint is from another version, whose method had other tensors; continue with that version"
             raise ValueError(f"{other}, or train again in another folder") from None
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)
         self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim.", "mean."))}
@@ -192,14 +192,14 @@ class Fit:
         self._restored = {}
 
     def snapshot(self) -> dict[str, Any]:
-        """`progress` as plain values."""
-        if self.update is not None:  # what was before the first stage is no training
+        """`progress` as plain values, with the time brought up to date."""
+        if self.update is not None:  # time before the first stage does not count as training
             self.tick()
         return asdict(self.progress)
 
 
 def predict(method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """Class probabilities (n, N) of a part of the data, or what else `of` makes of it, in evaluation mode."""
+    """Class probabilities (n, N) for a part of the data, or the output of `of`, in evaluation mode."""
     found = list(predictions(method, loader, part, of))
     return torch.cat(found) if found else torch.empty(0, loader.num_classes, device=loader.device)
 
@@ -208,14 +208,14 @@ def predict(method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor],
 def predictions(
     method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None, chunk: int = 1000
 ) -> Iterator[Tensor]:
-    """The same, a chunk at a time, for what does not fit in memory; until the last one the method is not training."""
+    """The same in chunks, for limited memory; the method stays in evaluation mode until the last chunk."""
     training = method.training
     method.eval()
     left = len(loader.rows[part])
     try:
         for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
             with uncompiled():
-                found = in_order((of or method)(x), left)  # this rank's rows of a chunk, then all of its rows
+                found = in_order((of or method)(x), left)  # this rank's rows of the chunk, then those of all ranks
             left -= len(found)
             yield found
     finally:
@@ -223,7 +223,7 @@ def predictions(
 
 
 def prefixes(method: nn.Module) -> tuple[str, ...]:
-    """What the names of a method's networks' tensors begin with; what else it has are tables of its rows."""
+    """Prefixes of the names of the tensors in a method's networks; its other tensors are tables of rows."""
     return tuple(f"{name}." for name, _ in method.named_children())
 
 

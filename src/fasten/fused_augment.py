@@ -1,6 +1,6 @@
 """Look up, crop, flip and normalise the images of a batch in one kernel, on a GPU with Triton.
 
-What `augment.py` says in some thirty operations, each of which is a launch and takes a GPU longer than its work.
+`augment.py` does the same in some thirty operations; each is a kernel launch, which takes longer than its work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if AVAILABLE:
     import triton
     import triton.language as tl
 
-BLOCK = 1024  # numbers of an image that a program makes
+BLOCK = 1024  # numbers of an image that one program computes
 
 
 def _look(  # type: ignore[no-untyped-def]
@@ -25,7 +25,7 @@ def _look(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # in the output: row by row, pixel by pixel, by channel
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # place in the output: by row, then pixel, then channel
     c, y, x = at % C, at // C // w, at // C % w
     random += b * per_row
     if FLIP:
@@ -43,14 +43,14 @@ _kernel: Any = triton.jit(_look) if AVAILABLE else None
 
 
 def usable(images: Tensor, normalise: Normalise) -> bool:
-    """Whether the kernel takes these images: pixels on a GPU, to be normalised to float32."""
+    """Whether the kernel can take these images: uint8 pixels on a GPU, to be normalised to float32."""
     return AVAILABLE and images.is_cuda and images.dtype == torch.uint8 and normalise.dtype == torch.float32
 
 
 def look(
     images: Tensor, rows: Tensor, random: Tensor, pad: int, flip: bool, crop: int | None, normalise: Normalise
 ) -> Tensor:
-    """What `normalise(gather_crop_flip(…))` gives: (n, H, W, C) pixels to (B, C, h, w), channels last."""
+    """The same as `normalise(gather_crop_flip(…))`: (n, H, W, C) pixels to (B, C, h, w), channels last."""
     height, width, channels = images.shape[1:]
     h, w = crop or height, crop or width
     out = torch.empty(len(rows), h, w, channels, device=images.device)

@@ -1,4 +1,4 @@
-"""Whether kernels of our own can be made here: by Triton, which needs a C compiler for what launches them."""
+"""Whether our own kernels can be used here: they need Triton, and Triton needs a C compiler to launch them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 
 try:
-    import triton.language  # noqa: F401 (a mere folder of that name has none)
+    import triton.language  # noqa: F401 (a mere folder named triton has no `language`)
 
     _found = True
 except ImportError:

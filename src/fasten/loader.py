@@ -1,7 +1,7 @@
 """Task -> device tensors -> Batch.
 
-The random numbers of an epoch (order, balanced draws, crops) are drawn in blocks of updates, outside the update
-itself: an update is a pure function of its picks, which is what lets it be captured once and replayed.
+The random numbers of an epoch (order, balanced draws, crops) are drawn in blocks of updates, outside the update itself.
+An update is therefore a pure function of its picks, so it can be captured once and replayed.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from fasten.seeds import torch_stream
 from fasten.strong_augment import NUM_STRONG, AutoAugment
 
 BLOCK = 64  # updates whose random numbers are drawn together
-PADDING = 4  # places for each row that a table of classes may have, all as long as the largest
-FEW = 65_536  # rows; with less, such a table may be as large as with so many
-STRONG = 2 * (NUM_RANDOM + NUM_STRONG)  # random numbers of a row's strong views
+PADDING = 4  # a table of keys, padded to the largest class, may have this many places per row
+FEW = 65_536  # with fewer rows, the table may be as large as with this many
+STRONG = 2 * (NUM_RANDOM + NUM_STRONG)  # random numbers for a row's strong views
 
 
 @dataclass(frozen=True)
 class Picks:
-    """Which rows an update (B, …), or a block of updates (U, B, …), takes of one set, and their random numbers."""
+    """The rows that an update (B, …), or a block of updates (U, B, …), takes from one set, and their random numbers."""
 
     index: Tensor  # int64, the row within its set
     weight: Tensor  # 1, or 0 for filling
-    random: Tensor  # (…, 5) or, of two views, (…, 10) uniform in [0, 1): three for augmentation, two coins, each view;
-    # then the draw's own coins; then 16 for two strong views
-    x: Tensor | None = None  # the raw examples, where they do not lie on the device
+    random: Tensor  # uniform in [0, 1): for each view (one or two) three for augmentation and two coins; then the
+    # draw's own coins; then 16 for two strong views
+    x: Tensor | None = None  # the raw examples, if they are not stored on the device
 
     def tensors(self) -> list[Tensor]:
         return [t for t in (self.index, self.weight, self.random, self.x) if t is not None]
 
     def update(self, number: int) -> Picks:
-        """One update out of a block."""
+        """Return one update of a block."""
         return Picks(self.index[number], self.weight[number], self.random[number])
 
     def share(self) -> Picks:
-        """This rank's rows of a block; what is missing is filled from the start of the batch, with weight 0."""
+        """Return this rank's rows of a block; missing ones are filled from the start of the batch, with weight 0."""
         if world() == 1:
             return self
         size = self.index.shape[1]
@@ -58,10 +58,10 @@ class Picks:
 
 
 class BalancedDraw:
-    """Draws the same number of rows of every class: without replacement, or with it where a class has too few.
+    """Draws the same number of rows of every class, without replacement unless a class has too few rows.
 
-    A class without any row gets rows of weight 0. Labels are a tensor, an array or a list; what is no class is drawn
-    by none.
+    A class without rows gets rows of weight 0. Labels are a tensor, an array or a list; rows whose label is not a class
+    number are never drawn.
 
     >>> draw = BalancedDraw(torch.tensor([0, 0, 1, 1, 1]), per_class=2, num_classes=2)
     >>> index, weight = draw(1, torch.Generator().manual_seed(0))
@@ -80,7 +80,7 @@ class BalancedDraw:
         self.even = num_classes * self.most <= PADDING * max(len(labels), FEW)
 
     def __call__(self, updates: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Rows and weights of some updates, (U, K·N) each, ordered by class."""
+        """Draw rows and weights for several updates, (U, K·N) each, ordered by class."""
         distinct = (self._by_keys if self.even else self._one_by_one)(updates, generator)
         repeated = (self._random(updates, self.per_class, generator) * self.count[:, None]).long()
         place = torch.where(self.count[:, None] >= self.per_class, distinct, repeated)  # (U, N, K), within its class
@@ -91,13 +91,13 @@ class BalancedDraw:
         return torch.rand(updates, len(self.count), each, generator=generator, device=self.count.device)
 
     def _by_keys(self, updates: int, generator: torch.Generator) -> Tensor:
-        """The K rows of each class with the highest of random keys, of which all have as many as the largest class."""
+        """The K rows of each class with the highest random keys, in a table padded to the largest class."""
         keys = self._random(updates, self.most, generator)
         keys.masked_fill_(torch.arange(self.most, device=keys.device) >= self.count[:, None], -1)
         return keys.topk(self.per_class, dim=2).indices
 
     def _one_by_one(self, updates: int, generator: torch.Generator) -> Tensor:
-        """As likely, in less memory: each row is one of those that are left, counted without those drawn before it."""
+        """The same distribution in less memory: each row is drawn from those left, numbered without earlier ones."""
         drawn = self.count.new_empty(updates, len(self.count), self.per_class)
         for number in range(self.per_class):
             left = (self.count - number).clamp(min=1)
@@ -109,18 +109,18 @@ class BalancedDraw:
 
 
 def _counts(draw: Draw) -> list[int]:
-    """Random numbers of a row: of its views and their coins, of the draw's own coins, of strong views."""
+    """How many random numbers a row needs: for views and their coins, for the draw's own coins, for strong views."""
     return [draw.views * (NUM_RANDOM + 2), draw.coins, STRONG if draw.strong else 0]
 
 
 class Loader:
-    """All rows on the device, as they are stored; a batch is a gather."""
+    """Keeps all rows on the device in their stored form; a batch is one gather."""
 
     def __init__(
         self, task: Task, device: torch.device, seed: int, dtype: torch.dtype = torch.float32, *, fused: bool = True
     ) -> None:
         self.device, self.seed, self.dtype, self.num_classes = device, seed, dtype, task.num_classes
-        self.fused = fused  # images are looked up by a kernel of our own, where it can be
+        self.fused = fused  # look images up with our own kernel, where possible
         self.is_image, self.pad, self.flip, self.crop = task.x.ndim == 4, task.pad, task.flip, task.crop
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.policy = AutoAugment(task.shape, device) if self.is_image else None
@@ -130,7 +130,7 @@ class Loader:
         for table in (self.rows, self.y):
             table["both"] = torch.cat([table["noisy"], table["clean"]])
         self.rows["audited"] = self.rows["noisy"] if task.known is None else self._move(task.audited)
-        self._orders: dict[str, tuple[object, Tensor]] = {}  # of each draw that is shuffled, the present epoch's
+        self._orders: dict[str, tuple[object, Tensor]] = {}  # the current epoch's permutation, per shuffled draw
         self._balanced: dict[Draw, BalancedDraw] = {}
         self._store(task)
 
@@ -142,35 +142,35 @@ class Loader:
         self.x = self._move(task.x)
 
     def num_updates(self, stage: Stage) -> int:
-        """Per epoch, by the rows that are in it now."""
+        """The number of updates per epoch, from the rows that are in it now."""
         if stage.updates is not None:
             return stage.updates
         first = next(d for d in stage.draws.values() if d.how == "pass")
         return math.ceil(self._num_kept(first) / self.batch_size(first))
 
     def most_updates(self, stage: Stage) -> int:
-        """That an epoch of the stage may come to have."""
+        """The largest number of updates that an epoch of the stage can have."""
         if stage.updates is not None or not stage.each_epoch:
             return self.num_updates(stage)
         return self.num_updates(replace(stage, draws={n: replace(d, keep=None) for n, d in stage.draws.items()}))
 
     def _num_kept(self, draw: Draw) -> int:
-        """The rows of a pass. The host waits for a mask: this is for the start of a stage, or of an epoch."""
+        """The number of rows in a pass. The host waits for a mask, so this is for the start of a stage or an epoch."""
         rows = len(self.rows[draw.source])
         return rows if draw.keep is None else rows - int((draw.keep == 0).sum())
 
     def batch_size(self, draw: Draw) -> int:
-        """A pass never takes more rows at once than there are, so that no row comes twice in a batch."""
+        """A batch of a pass has at most as many rows as the set, so that no row is in it twice."""
         return min(draw.size, len(self.rows[draw.source])) if draw.shuffled else draw.size
 
     def updates(self, stage: Stage, key: tuple[int, int], start: int = 0) -> Iterator[dict[str, Picks]]:
-        """The picks of each update of an epoch, from update `start` on; `key` is the stage's and the epoch's number."""
+        """The picks of each update of an epoch from `start` on; `key` has the numbers of the stage and the epoch."""
         for block, numbers in self.blocks(stage, key, start):
             for number in numbers:
                 yield {name: picks.update(number) for name, picks in block.items()}
 
     def blocks(self, stage: Stage, key: tuple[int, int], start: int) -> Iterator[tuple[dict[str, Picks], range]]:
-        """The same, many updates at a time, and which of them are still to come."""
+        """The same in blocks of many updates, each with the numbers of those still to be done."""
         total = self.num_updates(stage)
         for first in range(start - start % BLOCK, total, BLOCK):
             block = {name: self._block(draw, name, key, first, total) for name, draw in stage.draws.items()}
@@ -185,22 +185,22 @@ class Loader:
             index, weight = self._balanced[draw](updates, generator)
         else:
             index, weight = self._pass(draw, name, key, first, updates)
-        # One kind after the other: those of the views are the same whatever else a draw asks for.
+        # One kind after the other, so that views get the same numbers whatever else a draw asks for.
         counts = [count for count in _counts(draw) if count]
         random = [torch.rand(*index.shape, n, generator=generator, device=self.device) for n in counts]
         return Picks(index, weight, torch.cat(random, -1)).share()
 
     def _balance(self, draw: Draw) -> BalancedDraw:
-        """Rows at random, whatever their class, are a balanced draw of one class."""
+        """A random draw, regardless of class, is a balanced draw of a single class."""
         labels = self.y[draw.source]
         if draw.how == "random":
             return BalancedDraw(torch.zeros_like(labels), draw.size, 1)
         return BalancedDraw(labels, draw.size // self.num_classes, self.num_classes)
 
     def _pass(self, draw: Draw, name: str, key: tuple[int, int], first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Consecutive batches of the epoch's permutation; past its end it is repeated, in a pass with weight 0."""
+        """Consecutive batches of the epoch's permutation, repeated past its end; in a pass, repeats have weight 0."""
         size, kept = self.batch_size(draw), None if draw.keep is None else (id(draw.keep), draw.keep._version)
-        of = key, draw.source, kept  # another run may draw from this loader, too, and a rewound one keeps other rows
+        of = key, draw.source, kept  # other runs may use this loader, and a rewound run may keep other rows
         if self._orders.get(name, (None, None))[0] != of:
             generator = torch_stream(self.device, self.seed, name, *key)
             order = torch.randperm(len(self.rows[draw.source]), generator=generator, device=self.device)
@@ -214,7 +214,7 @@ class Loader:
         return order[place % len(order)].view(count, size), counts.float().view(count, size)
 
     def draws(self, stage: Stage, picks: Mapping[str, Picks]) -> dict[str, Examples]:
-        """Look up, augment and normalise: tensor operations of fixed shapes, nothing else."""
+        """Look rows up, augment and normalise them, by tensor operations of fixed shapes only."""
         return {name: self._examples(stage.draws[name], p) for name, p in picks.items()}
 
     def _examples(self, draw: Draw, picks: Picks) -> Examples:
@@ -228,7 +228,7 @@ class Loader:
         return Examples(x, y, picks.index, picks.weight, coin, again[0] if again else None, strong)
 
     def _view(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
-        """Rows of `store`, augmented and normalised."""
+        """Return rows of `store`, augmented and normalised."""
         if self._augments and self.fused and fused_augment.usable(store, self.normalise):
             return fused_augment.look(store, place, random, self.pad, self.flip, self.crop, self.normalise)
         return self.normalise(self._augmented(store, place, random))
@@ -240,18 +240,18 @@ class Loader:
     def _augmented(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
         if self._augments:
             return gather_crop_flip(store, place, random, self.pad, self.flip, self.crop)
-        return store.index_select(0, place)  # on a CPU several times as fast as store[place]
+        return store.index_select(0, place)  # on a CPU, several times as fast as store[place]
 
     def _strong(self, store: Tensor, place: Tensor, random: Tensor) -> Tensor:
-        """Two strong views of each row (B, 2, …): augmented as any, and then by the policy."""
-        assert self.policy is not None, "strong views are of images"
+        """Two strong views of each row (B, 2, …): the ordinary augmentation, then the policy."""
+        assert self.policy is not None, "strong views need images"
         random = random.reshape(2 * len(place), -1)
         images = self._augmented(store, place.repeat_interleave(2), random)
         found = self.normalise(self.policy(images, random[:, NUM_RANDOM:]))
         return found.view(len(place), 2, *found.shape[1:])
 
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
-        """A whole part in order, or the rows at `places`, at most `size` at a time, without augmentation."""
+        """A whole part in order, or its rows at `places`, at most `size` at a time, without augmentation."""
         wanted = self.rows[name] if places is None else self.rows[name][places]
-        for rows in torch.split(wanted, size) if len(wanted) else ():  # not every network takes none
+        for rows in torch.split(wanted, size) if len(wanted) else ():  # not every network takes an empty batch
             yield self.normalise(centre_crop(self.x.index_select(0, rows), self.crop))

@@ -1,4 +1,4 @@
-"""What a run computes on: device, precision, and the fast paths in use."""
+"""The machine of a run: device, precision, and the fast paths in use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fasten.kernels import AVAILABLE
 from fasten.nets import Heads, needs_plain_layout
 from fasten.ranks import local_rank, world
 
-# How networks run on a GPU: torch's own kernels; our fused batch norms; these, with weight gradients on a stream of
-# their own; or torch.compile, which takes half a minute.
+# How networks run on a GPU: with torch's own kernels; with our fused batch norms; with these and weight gradients on a
+# stream of their own; or with torch.compile, which takes half a minute to compile.
 Kernels = Literal["plain", "fused", "overlapped", "compiled"]
 OWN_KERNELS = ("fused", "overlapped")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Eager and exact on a CPU; on a GPU bf16, channels-last, one update captured as a graph."""
+    """Eager and exact on a CPU; on a GPU in bf16, channels last, with one update captured as a graph."""
 
     device: torch.device
     precision: Literal["float32", "bf16", "float64"] = "float32"
@@ -33,7 +33,7 @@ class Machine:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights, inputs and losses; bf16 is used inside the networks only."""
+        """The type of weights, inputs and losses; bf16 is only used inside networks."""
         return torch.float64 if self.precision == "float64" else torch.float32
 
     @property
@@ -44,7 +44,7 @@ class Machine:
         return f"{self.device} {platform.processor() or platform.machine()}, {os.cpu_count()} cores{ranks}"
 
     def place(self, method: nn.Module) -> nn.Module:
-        """Move a method there, in the precision and layout that suit it."""
+        """Move a method to the device, in the precision and memory layout for it."""
         method.to(self.device, self.dtype)
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = not self.deterministic
@@ -59,13 +59,13 @@ class Machine:
         return method
 
     def wait(self) -> None:
-        """Until the device has done all that it was given."""
+        """Wait until the device has finished all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def choose_machine(device: str | torch.device | None = None, *, deterministic: bool = False) -> Machine:
-    """The device by name: `auto` (or None), `cpu`, `cuda`, `cuda:1`, `mps`; or as torch has it."""
+    """Choose a device by name, `auto` (or None), `cpu`, `cuda`, `cuda:1` or `mps`, or by `torch.device`."""
     device = "auto" if device is None else str(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -84,9 +84,9 @@ def choose_machine(device: str | torch.device | None = None, *, deterministic: b
 
 
 def _own_gpu(device: str) -> str:
-    """A rank's own, by its number on the machine."""
+    """The GPU of this rank, by the rank's number on its machine."""
     if device != "cuda":
-        raise ValueError(f"each rank has a GPU of its own under torchrun; write --device cuda, not {device}")
+        raise ValueError(f"under torchrun each rank uses its own GPU; write --device cuda, not {device}")
     if local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())
     return f"cuda:{local_rank()}"
@@ -96,9 +96,9 @@ def _check_present(device: torch.device) -> None:
     if device.type == "cuda":
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= found:
-            raise ValueError(f"device {str(device)!r} is not there: {found} CUDA devices found; try --device auto")
+            raise ValueError(f"device {str(device)!r} does not exist: {found} CUDA devices found; try --device auto")
     elif device.type == "mps":
         if not torch.backends.mps.is_available():
-            raise ValueError("device 'mps' is not there; try --device auto")
+            raise ValueError("device 'mps' is not available here; try --device auto")
     elif device.type != "cpu" or device.index:
         raise ValueError(f"unknown device {str(device)!r}; known: auto, cpu, cuda, cuda:N, mps")

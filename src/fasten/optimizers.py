@@ -1,4 +1,4 @@
-"""What moves weights along their gradients, SGD or Adam: rates are tensors, and all state is there from the start."""
+"""The optimisers, SGD and Adam: learning rates are tensors, and all state exists from the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fasten.contract import Optim
 
 
 class SGD:
-    """The step of `torch.optim.SGD`, without the class: with it torch imports its compiler, a second of every run."""
+    """The step of `torch.optim.SGD` without the class, for which torch imports its compiler: a second of every run."""
 
     def __init__(self, spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> None:
         self.spec, self.parameters, self.rate = spec, parameters, rate
@@ -21,12 +21,12 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         on_cpu = self.rate.device.type == "cpu"
-        rate: Any = self.rate.item() if on_cpu else self.rate  # a GPU reads it when the captured update is replayed
+        rate: Any = self.rate.item() if on_cpu else self.rate  # a GPU reads it when a captured update is replayed
         sgd(
             list(self.parameters),
             cast(list[Tensor], [parameter.grad for parameter in self.parameters]),  # an update sets all of them
             list(velocities(self)),
-            foreach=on_cpu,  # the same sums, in fewer calls
+            foreach=on_cpu,  # the same result in fewer calls
             fused=self.rate.device.type == "cuda",
             weight_decay=self.spec.weight_decay,
             momentum=self.spec.momentum,
@@ -41,7 +41,7 @@ Optimizer = SGD | torch.optim.Adam
 
 
 def make_optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) -> Optimizer:
-    """With all of its state there from the start: a captured graph cannot make it at the first step."""
+    """Make an optimiser with all of its state, since a captured graph cannot create it in the first step."""
     if spec.kind == "sgd":
         return SGD(spec, parameters, rate)
     on_gpu = rate.device.type == "cuda"
@@ -56,5 +56,5 @@ def make_optimizer(spec: Optim, parameters: list[nn.Parameter], rate: Tensor) ->
 
 
 def velocities(optimizer: Optimizer) -> list[Tensor]:
-    """SGD's, in the order of the parameters; Adam has none."""
+    """SGD's momentum buffers, in the order of the parameters; Adam has none."""
     return [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]

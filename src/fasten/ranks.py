@@ -1,8 +1,8 @@
-"""One run on several processes, the ranks that torchrun starts: who does what, and what they add up.
+"""One run on several processes, the ranks that torchrun starts: how they share work and add up results.
 
-Every rank draws the whole batch and takes its share of it; whatever is summed over rows is summed over ranks too. So
-after each update all ranks hold the same, and the first one alone writes. With one process everything here is the
-identity. Nobody else's process group is touched: ranks count between `joined()` and its end only.
+Every rank draws the whole batch and takes its share of it; all sums over rows are also sums over ranks. So after each
+update all ranks have the same state, and only the first one writes. With a single process, everything here is the
+identity. Other process groups are left alone: ranks only count inside `joined()`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torch import Tensor
 
 from fasten.torchrun import is_one_of_several, told
 
-LEAST = 2  # rows of a share: batch norm wants more than one
+LEAST = 2  # rows of a share: batch norm needs more than one
 
 _joined = False
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Work as one of the ranks that the environment speaks of, if there are several."""
+    """Work as one of the ranks that the environment describes, if there are several."""
     global _joined
     if not is_one_of_several():
         yield
         return
-    # Imported later, by an optimiser say, torch's compiler would take hold of the group for good; its threads would
-    # outlive the interpreter, and now and then abort a run that has ended well.
+    # If it were imported later, by an optimiser for example, torch's compiler would never let go of the group: its
+    # threads would outlive the interpreter, and sometimes abort a run that had ended well.
     importlib.import_module("torch._dynamo")
     try:
         store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
@@ -46,8 +46,8 @@ def joined() -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if not torch.cuda.is_available():  # NCCL would wait for the others, which may be gone
-                atexit.register(dist.destroy_process_group)  # later: torchrun may end this rank before it has said why
+            if not torch.cuda.is_available():  # NCCL would wait for ranks that may be gone
+                atexit.register(dist.destroy_process_group)  # at exit: torchrun might end this rank before it says why
             raise
         dist.destroy_process_group()
     except RuntimeError as error:
@@ -61,10 +61,10 @@ def joined() -> Iterator[None]:
 
 
 def _own_part(store: Any, number: int, count: int) -> Any:
-    """A part of torchrun's store for these ranks alone.
+    """A part of torchrun's store for these processes alone.
 
-    The store outlives them (torch 2.13), and they would wait for ever for dead ones that it still speaks of. So the
-    first rank thinks of a name and tells it to each other rank under a word that only this one's own process knows.
+    The store outlives them (torch 2.13), and restarted ranks would wait forever for dead ones that it still lists. So
+    the first rank makes up a name, and tells it to each other rank under a key that only that rank's process knows.
     """
     mine = uuid.uuid4().hex
     if number > 0:
@@ -74,59 +74,59 @@ def _own_part(store: Any, number: int, count: int) -> Any:
     else:
         name = mine
         while store.add(f"fasten/{name}", 0) < count - 1:
-            for other in range(1, count):  # to a dead one too, until a living one has written its word over it
+            for other in range(1, count):  # perhaps a dead one's key, until a living rank has overwritten it
                 store.set(f"fasten/{store.get(f'fasten/{other}').decode()}", name)
             time.sleep(0.02)
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def world() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return dist.get_world_size() if _joined else 1
 
 
 def rank() -> int:
-    """The number of this one, from 0."""
+    """The number of this rank, from 0."""
     return dist.get_rank() if _joined else 0
 
 
 def local_rank() -> int:
-    """Its number on this machine, which is that of its GPU."""
+    """Its number on this machine, which is also that of its GPU."""
     return told("LOCAL_RANK", 0)
 
 
 def local_world() -> int:
-    """How many ranks there are on this machine."""
+    """The number of ranks on this machine."""
     return told("LOCAL_WORLD_SIZE", 1) if _joined else 1
 
 
 def restarted() -> bool:
-    """Whether torchrun has started the ranks again, after one of them died; on some machine: each has its count."""
+    """Whether torchrun has restarted the ranks, on any machine, after one of them died."""
     return votes(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") > 0
 
 
 def votes(answer: bool) -> int:
-    """How many ranks say yes; all have to vote, and wait for the others."""
+    """The number of ranks that say yes; every rank has to vote, and waits for the others."""
     return int(answer) if world() == 1 else int(total(torch.tensor(int(answer))))  # asked after every update
 
 
 def wait() -> None:
-    """Until every rank has come so far."""
+    """Wait until every rank has reached this point."""
     votes(True)
 
 
 def same(number: int) -> bool:
-    """Whether all ranks have this number; where they have not, at least one of them finds out."""
+    """Whether all ranks have the same number; if not, at least one of them gets False."""
     return int(total(torch.tensor(number))) == number * world()
 
 
 def first_says(answer: bool) -> bool:
-    """What the first rank says, whatever this one does."""
+    """The answer of the first rank, whatever this one says."""
     return votes(answer and rank() == 0) > 0
 
 
 def places(count: int, least: int = 0) -> Tensor:
-    """This rank's share of `count` things: as many places on every rank, at least `least`, some of them past the end.
+    """This rank's share of `count` places: the same number on every rank, at least `least`, some past the end.
 
     >>> places(3)
     tensor([0, 1, 2])
@@ -136,12 +136,12 @@ def places(count: int, least: int = 0) -> Tensor:
 
 
 def in_order(shares: Tensor, count: int) -> Tensor:
-    """What was made of the things at `places(count)`, brought together from all ranks."""
+    """Collect the results for `places(count)` from all ranks, in order."""
     return gathered(shares).view(world(), *shares.shape).transpose(0, 1).flatten(0, 1)[:count]
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The rows of all ranks, one rank after another; each has as many."""
+    """The rows of all ranks, one rank after another; each rank must have the same number."""
     if world() == 1:
         return tensor
     found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(world())]
@@ -150,7 +150,7 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """The sum over ranks, the same on all; its derivatives are right for a loss that is a sum over ranks itself."""
+    """The sum over ranks, the same on all; its derivatives are right for losses that are sums over ranks, too."""
     if world() == 1:
         return tensor
     found: Tensor = _Total.apply(tensor)  # type: ignore[no-untyped-call]
@@ -158,7 +158,7 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def totals(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`total` of each, by one exchange for all of them."""
+    """`total` of each tensor, with one exchange for all of them."""
     if world() == 1:
         return list(tensors)
     found = total(torch.cat([tensor.reshape(-1) for tensor in tensors]))

@@ -1,8 +1,8 @@
-"""Random streams: every purpose of a run has its own, made from the run's seed and the purpose's name.
+"""Random streams: each purpose in a run has its own, derived from the run's seed and the purpose's name.
 
-A stream depends on nothing but its seed and key, so a resumed run finds each of them again without any saved state, and
-a new use of randomness does not move the others. NumPy fills up a seed and key of less than four words with zeros, so
-that zeros at the end of a short key do not count: two keys must not differ by these alone.
+A stream depends only on its seed and key. So a resumed run gets the same streams without any saved state, and a new
+use of randomness does not change the others. NumPy pads a seed and key of fewer than four words with zeros, so zeros at
+the end of a short key do not count: no two keys may differ only in these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A loader for data that do not fit on the device, or lie in files: the rows of coming updates are fetched beforehand.
+"""A loader for data that do not fit on the device, or are in files: it fetches the rows of coming updates in advance.
 
-Threads fetch them; images in files are decoded by processes beside ours where there are cores for it. The picks are
-drawn exactly as by the resident loader, and augmentation and normalisation are the same code, so the same order of
-rows gives the same batches.
+Threads fetch the rows; images in files are decoded by other processes if there are cores for them. Picks are drawn
+exactly as in the resident loader, and augmentation and normalisation are the same code, so batches are the same.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from fasten.ranks import local_world
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 WORKERS = max(4, CORES)
-AHEAD = 8  # updates, or chunks of a whole part, fetched beforehand
-PIECE_ROWS, PIECE_BYTES = 16, 2**20  # what a worker fetches at a time, at least: many share the work on an update
-CHUNK_BYTES = 2**25  # of a whole part at a time: what is fetched beforehand stays small
-SENT = 3  # updates that the device may be behind; what it has not read stays in pinned memory
+AHEAD = 8  # updates, or chunks of a whole part, fetched in advance
+PIECE_ROWS, PIECE_BYTES = 16, 2**20  # a worker fetches at least this much at a time, so that many share an update
+CHUNK_BYTES = 2**25  # most of a whole part that is read at a time, so that what is fetched in advance stays small
+SENT = 3  # updates that the device may be behind; rows that it has not read stay in pinned memory
 
 T = TypeVar("T")
 Rows = NDArray[np.int64]
 
 
 class StreamLoader(Loader):
-    """Rows stay where they are, in memory, in a mapped file or in images' own files; batches travel.
+    """Leaves the rows where they are (in memory, in a mapped file or in image files), and moves one batch at a time.
 
-    `decoders` is how many processes decode images in files, for all ranks of a machine together; with 0 our
-    own threads do. They start with the first row.
+    `decoders` is the number of processes that decode image files, for all ranks on a machine together; with 0, threads
+    of this process do it. The processes start when the first row is needed.
     """
 
     decoders = CORES if CORES > 1 else 0
@@ -69,7 +68,7 @@ class StreamLoader(Loader):
             self._processes = Decoders(max(1, self.decoders // local_world()))
 
     def _ahead(self, wanted: Iterator[tuple[T, Sequence[Rows]]]) -> Iterator[tuple[T, list[Tensor]]]:
-        """Each of `wanted` with its rows on the device, in order; the next ones are fetched meanwhile."""
+        """Yield each of `wanted` with its rows on the device, in order, while the next ones are being fetched."""
         waiting: deque[tuple[T, list[Tensor], list[Future[None]]]] = deque()
         self._start_processes()
         pool = ThreadPoolExecutor(WORKERS, "fasten-fetch")
@@ -103,7 +102,7 @@ class StreamLoader(Loader):
         return max(1, self.host.nbytes // max(1, len(self.host)))
 
     def _send(self, raw: list[Tensor]) -> list[Tensor]:
-        """To the device, on a stream of its own, while the update before is still at work there."""
+        """Copy to the device on a separate stream, while the previous update is still running."""
         if self._side is None:
             return [x.to(self.device) for x in raw]
         now = torch.cuda.current_stream(self.device)
@@ -113,7 +112,7 @@ class StreamLoader(Loader):
         for x in sent:
             x.record_stream(now)
         self._sent.append(now.record_event())
-        if len(self._sent) > SENT:  # a host that runs far ahead would fill both memories
+        if len(self._sent) > SENT:  # a host far ahead would fill the memory of both
             self._sent.popleft().synchronize()
         return sent
 
@@ -124,7 +123,7 @@ class StreamLoader(Loader):
     def _planned(
         self, stage: Stage, key: tuple[int, int], start: int
     ) -> Iterator[tuple[dict[str, Picks], Sequence[Rows]]]:
-        """Picks and their rows. The host waits for the device once a block, not once an update."""
+        """Picks and their rows. The host waits for the device once per block, not once per update."""
         for block, numbers in self.blocks(stage, key, start):
             rows = [self.host_rows[stage.draws[name].source][p.index.cpu().numpy()] for name, p in block.items()]
             for number in numbers:

@@ -1,12 +1,12 @@
 """Strong augmentation of whole batches: AutoAugment's policy for CIFAR-10, from random numbers drawn beforehand.
 
-Cubuk, Zoph, Mané, Vasudevan, Le, CVPR 2019: 25 pairs of operations, each with its probability and magnitude; an image
-gets one of the pairs. Every image goes through the same three steps for either operation, in fixed shapes: its pixels
-are looked up at other places, then moved away from another image or towards it, then their values are looked up in a
-table. What is not its operation leaves it as it is, to the bit.
+Cubuk, Zoph, Mané, Vasudevan, Le, CVPR 2019. The policy has 25 pairs of operations, each operation with a probability
+and a magnitude; an image gets one of the pairs. To keep shapes fixed, every image goes through the same three steps for
+each operation: its pixels are taken from other places, then blended with another image, then their values are looked up
+in a table. Steps that are not part of its operation leave an image unchanged to the bit.
 
-Operations are those of Pillow, as AugDesc's authors use it: sheared images are interpolated, others are not, rotation
-goes one way, and what comes from outside is grey.
+Operations are Pillow's, used as by AugDesc's authors: sheared images are interpolated and others are not, rotation goes
+in one direction only, and pixels from outside the image are grey.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-NUM_STRONG = 5  # random numbers per image: which pair; of either operation, whether it is done and which way
+NUM_STRONG = 5  # random numbers per image: which pair; for each operation, whether it is done and its direction
 
 Pair = tuple[tuple[str, int, int], tuple[str, int, int]]  # operation, probability in tenths, magnitude in ninths
 POLICY: tuple[Pair, ...] = (
@@ -50,28 +50,28 @@ POLICY: tuple[Pair, ...] = (
     (("equalize", 8, 8), ("invert", 1, 3)),
     (("translate-y", 7, 9), ("autocontrast", 9, 1)),
 )
-GREY = 128  # of pixels from outside
-ONE = 2**16  # a pixel, where places are whole numbers: so they are the same on every device
-LUMA = (19595, 38470, 7471)  # of red, green and blue in a grey value, of ONE
-BLACK, MEAN, COLOURLESS, SMOOTH = range(4)  # the other image
+GREY = 128  # the value of pixels from outside the image
+ONE = 2**16  # a pixel in fixed-point numbers, which make places the same on every device
+LUMA = (19595, 38470, 7471)  # shares of red, green and blue in a grey value, in units of 1 / ONE
+BLACK, MEAN, COLOURLESS, SMOOTH = range(4)  # which image to blend with
 LEVELS = np.arange(256)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What is done to an image; by default nothing."""
+    """What is done to an image; nothing by default."""
 
-    affine: tuple[float, ...] = (1, 0, 0, 0, 1, 0)  # x' = ax + by + c, y' = dx + ey + f: from where a pixel comes
-    cubic: bool = False  # interpolated between rows
+    affine: tuple[float, ...] = (1, 0, 0, 0, 1, 0)  # where a pixel comes from: x' = ax + by + c, y' = dx + ey + f
+    cubic: bool = False  # whether to interpolate between rows
     other: int = BLACK
     factor: float = 1.0  # the other image + factor · (this one − the other)
-    table: NDArray[np.int64] = field(default_factory=LEVELS.copy)  # of values
-    stretched: bool = False  # the table that brings the darkest to 0 and the brightest to 255
-    equalized: bool = False  # the one that makes all values about as frequent
+    table: NDArray[np.int64] = field(default_factory=LEVELS.copy)  # maps values
+    stretched: bool = False  # instead use a table that maps the darkest value to 0 and the brightest to 255
+    equalized: bool = False  # instead use a table that makes all values about equally frequent
 
 
 def operation(name: str, magnitude: float, way: int, height: int, width: int) -> Operation:
-    """One by its name, with a magnitude from 0 to 1, to one side or the other (`way` 1 or −1)."""
+    """Make an operation by its name, with a magnitude from 0 to 1, in one direction or the other (`way` 1 or −1)."""
     factor, far = 1 + way * 0.9 * magnitude, way * magnitude * 150 / 331
     bits, dark = round(8 - 4 * magnitude), 256 * (1 - magnitude) > LEVELS
     return {
@@ -92,14 +92,14 @@ def operation(name: str, magnitude: float, way: int, height: int, width: int) ->
 
 
 def _rotation(degrees: float, height: int, width: int) -> tuple[float, ...]:
-    """Against the clock, about the middle."""
+    """Rotate anticlockwise about the centre."""
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     x, y = width / 2, height / 2
     return (c, -s, x - c * x + s * y, s, c, y - s * x - c * y)
 
 
 def _fixed(affine: tuple[float, ...]) -> list[int]:
-    """From the middle of a pixel to where it comes from, in whole numbers."""
+    """The map from the centre of a pixel to where it comes from, in fixed-point numbers."""
     a, b, c, d, e, f = affine
     return [math.floor(v * ONE + 0.5) for v in (a, b, c + (a + b) / 2, d, e, f + (d + e) / 2)]
 
@@ -116,7 +116,7 @@ class AutoAugment:
     def __init__(self, shape: tuple[int, ...], device: torch.device, policy: Sequence[Pair] = POLICY) -> None:
         channels, height, width = shape
         rows = [operation(n, m / 9, w, height, width) for pair in policy for n, _, m in pair for w in (-1, 1)]
-        rows.append(Operation())  # for where nothing is done
+        rows.append(Operation())  # used if an operation is not done
         self.cubic_too = [any(pair[slot][0] == "shear-y" for pair in policy) for slot in (0, 1)]
         self.chance = torch.tensor([[tenths / 10 for _, tenths, _ in pair] for pair in policy], device=device)
         self.affine = torch.tensor([_fixed(row.affine) for row in rows], dtype=torch.int32, device=device)
@@ -126,12 +126,12 @@ class AutoAugment:
         self.table = torch.tensor(np.stack([row.table for row in rows]), dtype=torch.float32, device=device)
         self.stretched = torch.tensor([row.stretched for row in rows], device=device)
         self.equalized = torch.tensor([row.equalized for row in rows], device=device)
-        # Images of other than three channels are as colourless as the mean of these.
+        # Without three channels, the colourless image is the mean of the channels.
         luma = LUMA if channels == 3 else (ONE // channels,) * channels
         self.luma = torch.tensor(luma, dtype=torch.int32, device=device).view(-1, 1, 1)
 
     def __call__(self, images: Tensor, random: Tensor) -> Tensor:
-        """Images (B, H, W, C) of uint8, each by its own random numbers (B, 5), uniform in [0, 1)."""
+        """Augment uint8 images (B, H, W, C), each with its own random numbers (B, 5), uniform in [0, 1)."""
         pixels = images.permute(0, 3, 1, 2).contiguous()
         pair = (random[:, 0] * len(self.chance)).long()
         for slot in (0, 1):
@@ -143,7 +143,7 @@ class AutoAugment:
         return pixels.permute(0, 2, 3, 1)
 
     def _moved(self, pixels: Tensor, row: Tensor, cubic_too: bool) -> Tensor:
-        """Each pixel from the place that its operation says."""
+        """Take each pixel from the place that the operation says."""
         height, width = pixels.shape[2:]
         x, y = (torch.arange(n, dtype=torch.int32, device=row.device) for n in (width, height))
         a, b, c, d, e, f = self.affine[row].T[:, :, None, None]  # (B, 1, 1)
@@ -165,7 +165,7 @@ class AutoAugment:
         return torch.where(inside[:, None], found, GREY)
 
     def _blended(self, pixels: Tensor, row: Tensor) -> Tensor:
-        """Away from the other image or towards it."""
+        """Blend with the other image, or move away from it."""
         kind, factor = self.other[row][:, None, None, None], self.factor[row][:, None, None, None]
         pixels = pixels.int()
         grey = ((pixels * self.luma).sum(1, keepdim=True, dtype=torch.int32) + ONE // 2) >> 16  # (B, 1, H, W)
@@ -176,14 +176,14 @@ class AutoAugment:
         return (other + factor * (pixels - other)).clamp(0, 255).to(torch.uint8)
 
     def _looked_up(self, pixels: Tensor, row: Tensor) -> Tensor:
-        """Values by a table for each channel of each image."""
+        """Look values up in a table for each channel of each image."""
         at = pixels.flatten(2).long()
         count = torch.zeros(*at.shape[:2], 256, dtype=torch.int32, device=row.device)
         count = count.scatter_add_(2, at, torch.ones_like(at, dtype=torch.int32))
         low, high = at.amin(2, keepdim=True), at.amax(2, keepdim=True)  # (B, C, 1)
         levels = torch.arange(256, dtype=torch.int32, device=row.device)
         step = (at.shape[2] - count.gather(2, high)) // 255
-        # By float32, as exact here and on a CPU several times as fast as a division of whole numbers.
+        # In float32, which is exact here, and on a CPU several times as fast as dividing whole numbers.
         spread = (levels - low.int()) * 255 / (high - low).clamp(min=1)
         even = (step // 2 + count.cumsum(2, dtype=torch.int32) - count) / step.clamp(min=1)
         stretched = self.stretched[row][:, None, None] & (high > low)
@@ -193,14 +193,14 @@ class AutoAugment:
 
 
 def _between(four: list[Tensor], share: Tensor) -> Tensor:
-    """Values between the second and the third of four in a row, by a cubic."""
+    """Interpolate between the second and third of four neighbouring values by a cubic."""
     a, b, c, d = four
     found = b + share * (c - a + share * (2 * (a - b) + c - d + share * (b - a + d - c)))
     return found.clamp(0, 255).to(torch.uint8)
 
 
 def _smooth(pixels: Tensor) -> Tensor:
-    """Each pixel's neighbours and five times itself, in the mean; those at the border as they are."""
+    """The weighted mean of each pixel (weight 5) and its eight neighbours; border pixels stay as they are."""
     rows = pixels[:, :, :-2] + pixels[:, :, 1:-1] + pixels[:, :, 2:]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * pixels[:, :, 1:-1, 1:-1]
     found = pixels.clone()

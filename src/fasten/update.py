@@ -1,7 +1,7 @@
-"""One update of a stage: the only place that steps; methods differentiate to look ahead, at most.
+"""One update of a stage. This is the only place that changes weights; methods differentiate only to look ahead.
 
-A step's losses are differentiated part by part, in the order in which it yields them. Nothing waits for the device, so
-that an update can be captured.
+The losses of a step are differentiated part by part, in the order in which the step yields them. Nothing waits for the
+device, so an update can be captured.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from fasten.nets.overlap import gradients
 from fasten.optimizers import make_optimizer, velocities
 from fasten.ranks import totals, world
 
-TRACE_BYTES = 2**27  # of a buffer's history in an epoch: T̂ of a thousand classes takes 4 MB an update
+TRACE_BYTES = 2**27  # limit of a buffer's history in an epoch: T̂ of a thousand classes takes 4 MB per update
 
 
 class Update:
-    """One update of a stage, and the running sums that it keeps on the device."""
+    """One update of a stage, and the sums and histories that it keeps on the device."""
 
     def __init__(self, stage: Stage, loader: Loader, device: torch.device) -> None:
         self.stage, self.loader = stage, loader
         self.parts = {part: [p for p in part.parameters() if p.requires_grad] for part in stage.optim}
-        # Fused steps on an NVIDIA GPU read a float32 rate, and Apple's have no float64 at all.
+        # Fused optimiser steps on an NVIDIA GPU read a float32 rate, and Apple's GPUs have no float64 at all.
         precise = torch.float64 if device.type == "cpu" else torch.float32
         self.rates = {part: torch.zeros((), dtype=precise, device=device) for part in stage.optim}
         self.optimizers = {p: make_optimizer(spec, self.parts[p], self.rates[p]) for p, spec in stage.optim.items()}
         self.velocities = {part: velocities(optimizer) for part, optimizer in self.optimizers.items()}
         self.count_updates()
         most = loader.most_updates(stage)
-        self._last_set: dict[nn.Module, float] = {}  # the rates, as the host knows them
+        self._last_set: dict[nn.Module, float] = {}  # the host's copy of the rates
         self.every = {name: math.ceil(most * t.nbytes / TRACE_BYTES) for name, t in stage.trace.items()}
         rows = {name: math.ceil(most / every) for name, every in self.every.items()}
         self.history = {name: t.new_zeros(rows[name], *t.shape) for name, t in stage.trace.items()}
-        self.history["loss"] = torch.zeros(most, dtype=loader.dtype, device=device)  # of all parts together
+        self.history["loss"] = torch.zeros(most, dtype=loader.dtype, device=device)  # summed over the parts
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=loader.dtype, device=device)
         self.mean = Mean(stage.optim, stage.average, most)
 
     def count_updates(self) -> None:
-        """How many updates an epoch has now, and what each takes of it; a last, short batch takes as much."""
+        """Count the updates of an epoch; each is the same share of the epoch, even if the last batch is short."""
         self.length = self.loader.num_updates(self.stage)
         self.share = 1 / self.length
 
@@ -63,12 +63,12 @@ class Update:
         self.loss.add_(losses[-1])
         for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
             every = self.every.get(name, 1)
-            place = self.cursor if every == 1 else self.cursor // every  # of every few updates the last one stays
+            place = self.cursor if every == 1 else self.cursor // every  # of every few updates, the last one is kept
             self.history[name].index_copy_(0, place, value[None])
         self.cursor.add_(1)
 
     def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:
-        """The rates for an update of an epoch; written only where they have changed."""
+        """Set the rates for an update of an epoch; only those that have changed are written."""
         passed = ((epoch - 1) * self.length + update) * self.share
         for part, rate in self.rates.items():
             now = self.stage.optim[part].rate_at(epoch, passed) * factor
@@ -77,14 +77,14 @@ class Update:
                 self._last_set[part] = now
 
     def take_over(self, before: Update) -> None:
-        """Go on with the momentum of another stage, part by part."""
+        """Continue with the momentum of an earlier stage, part by part."""
         for part in self.optimizers.keys() & before.optimizers.keys():
             for parameter, state in self.optimizers[part].state.items():
                 for name, tensor in state.items():
                     tensor.copy_(before.optimizers[part].state[parameter][name])
 
     def seen(self) -> dict[str, Tensor]:
-        """The histories as far as this epoch goes."""
+        """The histories, cut to the length of this epoch."""
         return {name: t[: math.ceil(self.length / self.every.get(name, 1))] for name, t in self.history.items()}
 
     def clear(self) -> None:
@@ -92,7 +92,7 @@ class Update:
         self.loss.zero_()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything of an update that a checkpoint needs, under stable names."""
+        """All that a checkpoint must keep of an update, under stable names."""
         kept = {"sum.cursor": self.cursor, "sum.loss": self.loss}
         kept |= {f"history.{name}": tensor for name, tensor in self.history.items()}
         for number, optimizer in enumerate(self.optimizers.values()):
@@ -102,9 +102,9 @@ class Update:
 
 
 def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
-    """What the ranks add up, by one exchange, in which they also average what their batch norms have seen so far.
+    """Add up `sums` over the ranks; the same exchange averages the running statistics of the batch norms.
 
-    That is for evaluation alone: training does not read it.
+    These only matter for evaluation: training does not read them.
     """
     if world() == 1:
         return sums
@@ -116,5 +116,5 @@ def _over_ranks(part: nn.Module, sums: list[Tensor]) -> list[Tensor]:
 
 
 def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
-    """Fused optimiser steps want both in one memory layout; a convolution's gradient may come in another."""
+    """Fused optimiser steps need both in the same memory layout; a convolution's gradient may have another."""
     return grad if grad.stride() == parameter.stride() else torch.empty_like(parameter).copy_(grad)

@@ -319,7 +319,7 @@ def test_a_run_that_is_alone_does_not_count_as_sharing(monkeypatch, daemon):
     ("text", "words"),
     [
         ("banana", ["unknown device 'banana'"]),
-        ("cuda:64", ["'cuda:64' is not there"]),
+        ("cuda:64", ["'cuda:64' does not exist"]),
         ("cpu,cpu", ["several GPUs separated by commas", "'cpu,cpu'"]),
         ("cpu,", ["''"]),
     ],

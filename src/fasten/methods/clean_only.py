@@ -1,7 +1,8 @@
-"""Clean only: cross-entropy on the clean rows, to see whether the noisy ones help at all.
+"""Clean only: cross-entropy on the clean rows alone, to see whether the noisy rows help at all.
 
-Batches are balanced, K rows per class and no larger than the clean set, and there are as many updates in an epoch as a
-pass over the noisy rows would take: seventy passes over a thousand rows would be a straw man. Not in the FasTEN paper.
+Batches are balanced, with K rows per class, and no larger than the clean set. An epoch has as many updates as a pass
+over the noisy rows: with only seventy passes over a thousand rows, the comparison would be unfair. Not in the FasTEN
+paper.
 """
 
 from __future__ import annotations
