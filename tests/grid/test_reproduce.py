@@ -184,7 +184,7 @@ def test_what_is_printed_is_what_is_written(made):
 def test_each_run_has_a_line_with_what_is_left(folder, capsys):
     assert main(shlex.split(f"{COMMAND} --only method=cross-entropy")) == 0
     first, *lines = capsys.readouterr().err.splitlines()
-    assert first == "4 runs, 0 recorded, 4 to do: 4 on digits: seconds each"
+    assert first == "4 runs, 0 recorded, 4 to do: 4 on digits (seconds each)"
     assert len(lines) == 4
     for number, line in enumerate(lines, 1):
         left = r"; about \d+ s left" if number < 4 else ""
@@ -480,7 +480,7 @@ def test_a_dry_run_tells_time_by_measured_speed(folder, capsys, monkeypatch):
     assert found["seconds_left"] == pytest.approx(whole + plain + whole / 2)
     assert (found["device"], found["not_measured"]) == ("NVIDIA H200", 3)
     text = answer("reproduce small --dry-run --seeds 1", capsys)
-    assert "6 runs, 0 recorded, 6 to do: 6 min on one NVIDIA H200, one after the other, and 3 on digits: sec" in text
+    assert "6 runs, 0 recorded, 6 to do: 6 min on one NVIDIA H200, one after the other, and 3 on digits (sec" in text
 
 
 def test_the_packaged_speed_is_that_of_the_committed_benchmark():

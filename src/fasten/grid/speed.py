@@ -46,14 +46,14 @@ class Speed:
         seconds = self.of(run)
         if seconds is not None:
             return in_words(seconds)
-        return "seconds" if run.dataset in SMALL else "not measured"
+        return "seconds" if run.dataset in SMALL else "not known"
 
     def summary(self, runs: Iterable[Run]) -> str:
         """How long several runs take, one after the other.
 
         >>> from fasten.contract import Recipe
         >>> Speed("H200", {"fasten": 180.0}).summary([Run("cifar10"), Run("digits", recipe=Recipe("small-cnn"))])
-        '3 min on one H200, one after the other, and 1 on digits: seconds each'
+        '3 min on one H200, one after the other, and 1 on digits (seconds each)'
         """
         known, others = 0.0, dict[str, int]()
         for run in runs:
@@ -62,7 +62,7 @@ class Speed:
                 others[run.dataset] = others.get(run.dataset, 0) + 1
         parts = [f"{in_words(known)} on one {self.device}, one after the other"] if known else []
         for name, count in others.items():
-            parts.append(f"{count} on {name}: {'seconds each' if name in SMALL else 'not measured'}")
+            parts.append(f"{count} on {name} ({'seconds each' if name in SMALL else 'time not known'})")
         return ", and ".join(parts)
 
     def bench(self) -> dict[str, Any]:
