@@ -26,7 +26,7 @@ from command_line import answer, fill_disk, interrupt_at, refuse, tree
 from fasten.cli import main
 from fasten.contract import Recipe
 from fasten.datasets import DATASETS
-from fasten.experiments import EXPERIMENTS
+from fasten.experiments import EXPERIMENTS, PAPER
 from fasten.experiments.spec import Cell, Curve, Experiment, Measure, key
 from fasten.grid.reproduce import Made, Pace, bench_of
 from fasten.grid.speed import Speed, measured
@@ -566,6 +566,13 @@ def test_only_keeps_what_fits():
     assert left("column=time") == [("small", "l2rw", "time")]
     assert left("row=L2RW") == left("method=l2rw") == left("column=time")  # as a table names it, too
     assert left() == left("column=40%", "column=20%", "column=time") + left("row=cross-entropy")[-1:]
+
+
+@pytest.mark.parametrize("only", ["dataset=cifar10", "noise=symmetric:0.8", "column=accuracy", "method=glc"])
+def test_only_keeps_our_time_of_the_points_of_a_figure(only):
+    (found,) = choose([EXPERIMENTS["time-accuracy"](PAPER)], [only])
+    points, times = ({(c.panel, c.row) for c in found.cells if c.bench is bench} for bench in (False, True))
+    assert points == times != set()
 
 
 def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):

@@ -119,7 +119,11 @@ def list_all(experiments: Iterable[Experiment], seeds: Sequence[int]) -> list[Su
 
 
 def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Experiment]:
-    """What has the wanted traits, `key=value`; if there are several values for a key, any of them will do."""
+    """What has the wanted traits, `key=value`; if there are several values for a key, any of them will do.
+
+    A point of a figure keeps the cell that has our time for it, whose traits are fewer: without it, our accuracy would
+    be drawn at the paper's time.
+    """
     parts: list[Cell | Curve] = []
     for experiment in experiments:
         parts += [*experiment.cells, *experiment.curves]
@@ -140,7 +144,11 @@ def choose(experiments: Sequence[Experiment], only: Sequence[str]) -> list[Exper
         mine = traits(part)
         return all(mine.get(name) in values for name, values in wanted.items())
 
-    kept = [replace(e, cells=tuple(filter(fits, e.cells)), curves=tuple(filter(fits, e.curves))) for e in experiments]
+    def cells(experiment: Experiment) -> tuple[Cell, ...]:
+        points = {(cell.panel, cell.row) for cell in experiment.cells if cell.x is not None and fits(cell)}
+        return tuple(c for c in experiment.cells if fits(c) or (c.bench and (c.panel, c.row) in points))
+
+    kept = [replace(e, cells=cells(e), curves=tuple(filter(fits, e.curves))) for e in experiments]
     kept = [experiment for experiment in kept if experiment.cells or experiment.curves]
     if not kept:
         raise ValueError(f"nothing here matches all of {', '.join(only)}; leave one of them out")
