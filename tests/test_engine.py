@@ -15,6 +15,7 @@ from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit
 from fasten.loader import Loader
+from fasten.methods import METHODS, Entry
 from fasten.optimizers import SGD
 from fasten.records import Run
 from fasten.runs.building import build_method
@@ -195,3 +196,61 @@ def test_warming_up_changes_nothing_wherever_the_epoch_stands(batch_size, done):
     warm_up(update, picks[0], state, update.clear)
     assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
     assert update.cursor.item() == done
+
+
+class Mistaken(Counting):
+    """A method whose step is wrong, as a new one's may be."""
+
+    def __init__(self, yields) -> None:
+        super().__init__()
+        self.yields = yields
+
+    def step(self, batch):
+        yield from self.yields(self, batch)
+
+
+@pytest.mark.parametrize(
+    ("yields", "message"),
+    [
+        (lambda method, batch: [], "step of the stage 'count' yields no loss; yield \\(part, loss\\)"),
+        (lambda method, batch: [(method, method.net.weight.sum())], "trains Mistaken, which has no optimiser; give it"),
+        (lambda method, batch: [(method.net, method.net.weight)], "a loss of shape \\(1, 1\\); make it one number"),
+        (
+            lambda method, batch: [(method.net, batch["nosy"].x.sum())],
+            "draws no 'nosy' for its step; did you mean 'noisy'",
+        ),
+    ],
+)
+def test_a_mistake_in_a_step_is_told(yields, message):
+    method = Mistaken(yields)
+    with pytest.raises(ValueError, match=message):
+        fit_of(method, [method.stage()]).run()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("nosy", 16), "unknown set 'nosy' in a draw; did you mean 'noisy'"),
+        (("noisy", 0), "at least one row, got a size of 0"),
+        (("noisy", 16, "random"), "no draw of the stage 'count' says how long its epochs are; make one a pass"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_told(values, message):
+    with pytest.raises(ValueError, match=message):
+        Stage("count", Counting().step, {"noisy": Draw(*values)}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("labels", (5,)), ("soft_labels", (66,)), ("weights", ()), ("keep", (75,))]
+)
+def test_a_table_that_is_not_of_the_noisy_rows_is_told(name, shape, monkeypatch):
+    class Tabled(Counting):
+        def __init__(self, backbone, labels, *, num_classes) -> None:
+            super().__init__()
+            self.register_buffer(name, torch.ones(shape))
+
+    monkeypatch.setitem(METHODS, "tabled", Entry(Tabled, "", ""))
+    with pytest.raises(
+        ValueError, match=rf"the buffer {name} of Tabled has the shape .* expected \(66.* for each noisy"
+    ):
+        build_method(Run("tiny", method="tabled", recipe=Recipe("small-cnn")), make_tiny_task())

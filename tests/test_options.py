@@ -9,9 +9,10 @@ from typing import Literal, get_args, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from fasten.contract import Recipe
-from fasten.methods import METHODS
+from fasten.methods import METHODS, Entry
 from fasten.options import LARGEST, apply_settings, check_settings, find_method, option_defaults, option_types, parse
 from fasten.report.values import setting
 
@@ -276,3 +277,13 @@ def test_an_oracle_is_a_switch():
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(ValueError, match="unknown method 'cross-entrpy'; did you mean 'cross-entropy'"):
         find_method("cross-entrpy")
+
+
+def test_an_option_without_a_type_is_told():
+    class Untyped(nn.Module):
+        def __init__(self, backbone, labels, *, num_classes: int, strength=0.1) -> None: ...
+
+    with pytest.raises(
+        ValueError, match="the option strength of Untyped has no type; write one, such as strength: float"
+    ):
+        option_types(Entry(Untyped, "", ""))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from fasten.ranges import BelowOne, Count, NotNegative, Positive, Share
+from fasten.suggest import nearest
 
 if TYPE_CHECKING:  # so that reading a recipe does not import torch
     from torch import Tensor, nn
@@ -113,6 +114,12 @@ class Draw:
     strong: bool = False  # two more views of each row, strongly augmented
     parts: int = 1  # the step cuts the draw into this many parts and treats each separately
 
+    def __post_init__(self) -> None:
+        if self.source not in get_args(SetName):
+            raise ValueError(f"unknown set {self.source!r} in a draw; {nearest(self.source, get_args(SetName))}")
+        if self.size < 1:
+            raise ValueError(f"a draw needs at least one row, got a size of {self.size}; make it larger")
+
     @property
     def shuffled(self) -> bool:
         """Whether rows follow a permutation made for the epoch, so that no row is in a batch twice."""
@@ -153,6 +160,8 @@ class Batch:
     velocities: Mapping[nn.Module, Sequence[Tensor]] = field(default_factory=dict)  # SGD's, in the parameters' order
 
     def __getitem__(self, name: str) -> Examples:
+        if name not in self.draws:
+            raise ValueError(f"the stage draws no {name!r} for its step; {nearest(name, self.draws)}")
         return self.draws[name]
 
 
@@ -191,6 +200,11 @@ class Stage:
     start: Literal["last", "best", "initial"] = "last"
     go_on: bool = False  # keep the momentum of the stage before
     average: float = 0.0  # from the recipe; methods leave it alone
+
+    def __post_init__(self) -> None:
+        if self.updates is None and not any(draw.how == "pass" for draw in self.draws.values()):
+            cure = 'make one a pass (how="pass"), or set updates'
+            raise ValueError(f"no draw of the stage {self.name!r} says how long its epochs are; {cure}")
 
 
 @runtime_checkable

@@ -38,6 +38,11 @@ def option_types(entry: Entry) -> dict[str, Any]:
     hints = get_type_hints(_constructor(entry))
     parameters = inspect.signature(entry.build).parameters.values()
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in FROM_DATA]
+    for name in names:
+        if name not in hints:
+            raise ValueError(
+                f"the option {name} of {entry.build.__name__} has no type; write one, such as {name}: float"
+            )
     return {name: bool if Tensor in get_args(hints[name]) else hints[name] for name in names}
 
 

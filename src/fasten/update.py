@@ -54,18 +54,29 @@ class Update:
         batch = Batch(self.loader.draws(self.stage, picks), self.rates, self.velocities)
         losses = []
         for part, loss in self.stage.step(batch):
+            self._check(part, loss)
             found = gradients(loss, self.parts[part], allow_unused=True, materialize_grads=True)
             *grads, last = _over_ranks(part, [*found, loss.detach()])
             for parameter, grad in zip(self.parts[part], grads, strict=True):
                 parameter.grad = _laid_out_as(parameter, grad)
             self.optimizers[part].step()
             losses.append(last)
+        if not losses:
+            raise ValueError(f"the step of the stage {self.stage.name!r} yields no loss; yield (part, loss) for a part")
         self.loss.add_(losses[-1])
         for name, value in {**self.stage.trace, "loss": torch.stack(losses).sum().to(self.loss)}.items():
             every = self.every.get(name, 1)
             place = self.cursor if every == 1 else self.cursor // every  # of every few updates, the last one is kept
             self.history[name].index_copy_(0, place, value[None])
         self.cursor.add_(1)
+
+    def _check(self, part: nn.Module, loss: Tensor) -> None:
+        """Refuse what a new method's step may get wrong."""
+        step = f"the step of the stage {self.stage.name!r}"
+        if part not in self.parts:
+            raise ValueError(f"{step} trains {type(part).__name__}, which has no optimiser; give it one in `optim`")
+        if loss.ndim:
+            raise ValueError(f"{step} yields a loss of shape {tuple(loss.shape)}; make it one number, such as a mean")
 
     def set_rates(self, epoch: int, update: int = 0, factor: float = 1.0) -> None:
         """Set the rates for an update of an epoch; only those that have changed are written."""

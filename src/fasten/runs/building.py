@@ -83,7 +83,20 @@ def build_method(run: Run, task: Task, net: nn.Module | None = None) -> nn.Modul
     for heads in method.modules():
         if isinstance(heads, Heads):
             heads.parts.synced = recipe.sync_norm
+    _check_tables(method, len(task.given), task.num_classes)
     return method
+
+
+def _check_tables(method: nn.Module, rows: int, num_classes: int) -> None:
+    """Refuse a new method whose tables, which records score against the truth, are not of the noisy rows."""
+    shapes = {"labels": (rows,), "soft_labels": (rows, num_classes), "weights": (rows,), "keep": (rows,)}
+    for name, shape in shapes.items():
+        table = getattr(method, name, None)
+        if isinstance(table, Tensor) and table.shape != shape:
+            raise ValueError(
+                f"the buffer {name} of {type(method).__name__} has the shape {tuple(table.shape)}, expected {shape}: a "
+                "row for each noisy row; if it is something else, give it another name"
+            )
 
 
 def _options(run: Run, task: Task) -> dict[str, Any]:
