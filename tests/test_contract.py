@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from builders import CPU32, CPU64, make_tiny_task
 from fasten.contract import Batch, Examples, Recipe
-from fasten.engine import Fit
+from fasten.engine import Fit, predict
 from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import Machine
@@ -78,6 +78,15 @@ def test_it_learns_separable_data(name):
     fit = make_fit(name, recipe=recipe, machine=CPU32, task=task, options=LITTLE_NOISE.get(name))
     fit.run()
     assert fit.progress.best["test_accuracy"] >= 0.6  # chance is a third
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_predicts_a_probability_for_each_class(name):
+    fit = make_fit(name)
+    probs = predict(fit.method, fit.loader, "test")
+    assert probs.shape == (len(fit.loader.y["test"]), fit.loader.num_classes)
+    assert (probs >= 0).all()
+    torch.testing.assert_close(probs.sum(1), torch.ones_like(probs[:, 0]))
 
 
 @pytest.mark.parametrize("name", ALL)
