@@ -279,6 +279,23 @@ def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
     refuse(f"compare items.csv --verified other-checked.csv {rest} --out out", capsys, 'not {"verified": "other')
 
 
+def test_nothing_is_added_to_runs_with_other_noise(folder, capsys):
+    def write_noise(rate: float) -> None:
+        np.savetxt(folder / "T.csv", (1 - rate) * np.eye(10) + rate / 10, delimiter=",")
+
+    write_noise(0.2)
+    command = "compare digits --noise matrix:T.csv --device cpu --epochs 1 --set batch_size=400 --seeds 1 --out out"
+    answer(f"{command} --methods cross-entropy", capsys)
+    write_noise(0.8)
+    refuse(
+        f"{command} --methods cross-entropy,clean-only",
+        capsys,
+        "T.csv is no longer what the run was started on; restore it",
+    )
+    write_noise(0.2)
+    answer(f"{command} --methods cross-entropy,clean-only", capsys)
+
+
 def test_other_files_that_the_same_path_leads_to_elsewhere_are_other_data(folder, capsys, monkeypatch):
     for place, rows in (("here", 120), ("there", 140)):
         (folder / place).mkdir()

@@ -185,7 +185,11 @@ def other_machine(record: Record, machine: Machine) -> list[str]:
 
 
 def check_same(record: Record, task: Task, name: str) -> None:
-    """Refuse data that have changed since the run was started: its checkpoints only fit the same rows."""
+    """Refuse data or injected noise that have changed since the run was started: its checkpoints only fit the same."""
     now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task) | _measured_by(task)
-    if any(record["data"].get(key, value) != value for key, value in now.items()):
+    changed = any(record["data"].get(key, value) != value for key, value in now.items())
+    if not changed and record["data"].get("noise_rate", task.noise_rate) != task.noise_rate:
+        changed, (kind, _, path) = True, record["run"]["noise"].partition(":")
+        name = path if kind == "matrix" else name
+    if changed:
         raise ValueError(f"{name} is no longer what the run was started on; restore it, or start again elsewhere")
