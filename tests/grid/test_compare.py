@@ -246,7 +246,15 @@ def test_seeds_and_methods_are_added_to_what_is_there(copy, capsys):
     assert [(line["method"], line["n"]) for line in summary["methods"]] == [(name, 2) for name in METHOD_NAMES]
 
 
-@pytest.mark.parametrize("more", ["--methods cross-entropy,fasten --seeds 1", "--methods cross-entropy --seeds 2,0"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--methods cross-entropy,fasten --seeds 1",
+        "--methods cross-entropy --seeds 2,0",
+        "--methods fasten --seeds 1",
+        "--methods cross-entropy --seeds 2,",
+    ],
+)
 def test_nothing_is_added_to_runs_on_other_rows(folder, capsys, more):
     write_table(folder / "ítems.csv", n=120, verified=60, test=30)
     command = "compare ítems.csv --device cpu --epochs 1"

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -74,7 +75,8 @@ def prepare(request: Request, out: Path, settings: Settings) -> Comparison:
         if run.method in missing:  # a method that cannot run is reported before the first run
             method = build_method(run, load(run.seed))
             check_plan(method, plan_of(method, run.recipe), load(run.seed))
-    first = next(filter(None, recorded), None)
+    others = (record_in(folder) for folder in sorted(out.glob("*-seed*")))  # of commands with other methods or seeds
+    first = next(filter(None, chain(recorded, others)), None)
     if first is not None and (missing or request != asked):  # new runs must have the same rows as those that are there
         check_same(first, load(first["run"]["seed"]), request.dataset)
     return comparison
