@@ -304,7 +304,8 @@ def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] |
         _check_features(table_name, sorted(features), feature_names)
         features &= set(feature_names)
     wanted = [name for name in names if name in KNOWN or name in features]
-    return wanted, [name for name in names if name not in (*wanted, INDEX)]
+    used = {*wanted, INDEX}
+    return wanted, [name for name in names if name not in used]
 
 
 def image_column(names: Sequence[str]) -> str | None:
@@ -368,7 +369,7 @@ def _texts(name: str, table: pa.Table, column: str) -> list[str | None]:
 
 
 def _check_features(name: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    lacking = [column for column in wanted if column not in names]
+    lacking = sorted(set(wanted) - set(names), key=wanted.index)
     if lacking:
         near = nearest(lacking[0], names) if names else "it has no features at all"
         raise ValueError(f"{name} lacks the column {lacking[0]!r}, which the model was trained on; {near}")
