@@ -233,6 +233,8 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
             "x,label\n1,cat\nhigh,dog\n",
             "line 3: 'high' in column 'x' is not a number; write numbers .categories as columns of 0 and 1, texts",
         ),
+        ("kind,label\nred,cat\n1,dog\n", "line 2: 'red' in column 'kind' is not a number; write numbers .categories"),
+        ("uuid,label\nx7,cat\n1,dog\n", "did you mean 'id' by 'uuid'. rename it, or write numbers .categories"),
         ("x;label\n1;cat\n2,5;dog\n", "line 3: '2,5' in column 'x' is not a number; write numbers without commas"),
         ('x,label\n"1,000.5",cat\n2,dog\n', "line 2: '1,000.5' in column 'x' is not a number; .* a point before"),
         (
