@@ -198,6 +198,10 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,file_name,label\na,b,c\n", "has both 'path' and 'file_name'"),
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
         (",path,label\n0,1.png,cat\n", "must name the columns, but column 1 has no name; call it 'id', or write"),
+        (
+            "x,label,\n1,cat,\n2,dog,\n",
+            "column 3 has no name; name it, or take it out",
+        ),  # as spreadsheets may end lines
         ("path,label\n1.png,cat\n,dog\n", "row 1 has no path; name its image"),
         ("path,label\n1.png,cat\n2.png,\n", r"1 of 2 rows lacks a label, first '2.png' \(row 1\)"),
         ("path,label\n1.png,cat\n2.png,Cat \n", "the labels 'Cat ' and 'cat' differ only in how they are written"),

@@ -108,9 +108,9 @@ def without_labels(table: pa.Table) -> pa.Table:
 def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     """Raise if columns have no name or the same name, are missing, or look misspelt."""
     if "" in names:
+        cure = "name it, or take it out" if names[0] else "call it 'id', or write the table without its index"
         raise ValueError(
-            f"{name}: the first line must name the columns, but column {names.index('') + 1} has no name; call it "
-            "'id', or write the table without its index"
+            f"{name}: the first line must name the columns, but column {names.index('') + 1} has no name; {cure}"
         )
     twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
     if twice:
