@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,16 @@ def test_parquet_keeps_its_types(tmp_path):
     assert rows.given == ("3", "4", "3")
     assert rows.verified == (None, "3", None)
     assert rows.feature_names == ("a", "b", "c")
+
+
+def test_decimals_of_a_database_are_numbers(tmp_path):
+    rows = saved(
+        tmp_path, frame(a=[Decimal("1.25"), Decimal("-2.50"), None], label=[Decimal(3), Decimal(4), Decimal(3)])[:2]
+    )
+    np.testing.assert_array_equal(rows.x[:, 0], np.float32([1.25, -2.5]))
+    assert (rows.given, rows.verified) == (("3", "4"), (None, "3"))
+    with pytest.raises(ValueError, match="column 'a' lacks a finite number in 1 of 3 rows, first in row 2"):
+        saved(tmp_path, frame(a=[Decimal("1.25"), Decimal("-2.50"), None]))
 
 
 def test_an_index_of_pandas_is_no_feature(tmp_path):

@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -278,6 +279,6 @@ def _text(value: Any, row: int, what: str) -> str | None:
         return str(value) if value.strip() else None  # NumPy's texts are texts too, but their repr in a message differs
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return str(value)
-    if isinstance(value, float | np.floating) and float(value).is_integer():
+    if isinstance(value, float | np.floating | Decimal) and float(value).is_integer():
         return str(int(value))
     raise ValueError(f"{what}: {value!r} in row {row} is not a label; give texts or whole numbers")

@@ -394,6 +394,8 @@ def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return listed_numbers(f"{name}: column {column!r}", values)
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.uint8() if pa.types.is_boolean(kind) else pa.float64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ValueError(f"{name}: column {column!r} holds {kind}, not numbers{_perhaps(column)}")
-    return np.asarray((values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values).to_numpy())[:, None]
+    return np.asarray(values.to_numpy())[:, None]
