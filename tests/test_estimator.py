@@ -491,6 +491,14 @@ def test_labels_of_two_kinds_are_refused(kind):
         FasTENClassifier().fit(x, kind([1, "x"] * 3), y_verified=[1, "x", None, None, None, None])
 
 
+@pytest.mark.parametrize("kind", ["list", "object", "string", "category", "Int64"])
+def test_a_missing_label_is_named_by_its_row(kind):
+    labels = [1, 0, None, 1] if kind == "Int64" else ["ape", "bee", None, "ape"]
+    y = labels if kind == "list" else pd.Series(labels, dtype=kind)
+    with pytest.raises(ValueError, match="y holds no label in row 2; give one for each row"):
+        FasTENClassifier(epochs=1).fit(np.eye(4), y)
+
+
 def test_what_is_saved_comes_back(fitted, tmp_path):
     clf, x = fitted
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for clf; make it first"):

@@ -31,7 +31,7 @@ from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows
-from fasten.data.targets import check_one_kind, known_texts, make_classes, plain_labels, truths_as_given
+from fasten.data.targets import check_labelled, check_one_kind, known_texts, make_classes, plain_labels, truths_as_given
 from fasten.data.task import Task
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
@@ -228,6 +228,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X_clean and y_clean come together, but one of them is missing; give both")
         check_one_kind(y)
         y = plain_labels(on_host(y))
+        check_labelled(y)
         if _is_table(X):
             x, y = validate_data(self, on_host(X), y, dtype=NUMBERS, ensure_min_samples=2)
         else:

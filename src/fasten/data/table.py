@@ -272,9 +272,8 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
 def _perhaps(name: str, cell: str = "") -> str:
     if "," in cell and _fits(cell.replace(",", ""), pa.float32()):
         return "; write numbers without commas, with a point before the decimals"
-    plain = name.lower()
-    known = [column for column in KNOWN if column != "id" or plain.endswith(column)]  # `kind` is close to `id`
-    close = difflib.get_close_matches(plain, known, 1, 0.55)
+    known = [column for column in KNOWN if column != "id" or name.lower().endswith(column)]  # `kind` is close to `id`
+    close = difflib.get_close_matches(name.lower(), known, 1, 0.55)
     rename = f" did you mean {close[0]!r} by {name!r}? rename it, or" if close else ""
     cure = "write numbers (categories as columns of 0 and 1, texts as embeddings)"
     return f";{rename} {cure}, or take the column out: all but {', '.join(KNOWN)} are features"

@@ -26,6 +26,18 @@ def check_one_kind(y: Any) -> None:
             raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
 
 
+def check_labelled(y: Any) -> None:
+    """Raise if a label is missing in a list, a pandas object or an array of objects.
+
+    Without this check scikit-learn would call the labels regression targets, or fail at pandas' NA.
+    """
+    of_objects = getattr(y, "dtype", None) == np.dtype(object)
+    if of_objects or isinstance(y, list | tuple | pd.Series | pd.Categorical | pd.DataFrame):
+        missing = np.argwhere(pd.isna(np.asarray(y, object)))
+        if len(missing):
+            raise ValueError(f"y holds no label in row {missing[0][0]}; give one for each row")
+
+
 def plain_labels(y: Any) -> Any:
     """Return labels of pandas' nullable types, and objects that are truth values, as NumPy arrays; others unchanged.
 
