@@ -499,6 +499,17 @@ def test_a_missing_label_is_named_by_its_row(kind):
         FasTENClassifier(epochs=1).fit(np.eye(4), y)
 
 
+def test_what_a_mask_hides_is_missing():
+    x, truth, given, verified = make_data(60)
+    plain = FasTENClassifier(epochs=1).fit(x, given, y_verified=verified)
+    clf = FasTENClassifier(epochs=1).fit(x, given, y_verified=np.ma.masked_array(truth, verified < 0))
+    pd.testing.assert_frame_equal(clf.label_issues_, plain.label_issues_)
+    with pytest.raises(ValueError, match="y holds no label in row 3"):
+        FasTENClassifier(epochs=1).fit(x, np.ma.masked_array(given, np.arange(60) == 3))
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        FasTENClassifier(epochs=1).fit(np.ma.masked_array(x, x > 2), given)
+
+
 def test_what_is_saved_comes_back(fitted, tmp_path):
     clf, x = fitted
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for clf; make it first"):

@@ -124,6 +124,16 @@ def test_the_host_does_not_wait_for_the_device():
     assert not watch._total.requires_grad
 
 
+def test_what_a_mask_hides_is_not_verified():
+    logits, labels, truth = make_logits()
+    few = np.arange(ROWS) < 20
+    audits = [
+        seen_once(labels, logits, verified=verified).audit()
+        for verified in (np.where(few, truth, -1), np.ma.masked_array(truth, ~few))
+    ]
+    pd.testing.assert_frame_equal(audits[0].label_issues, audits[1].label_issues)
+
+
 def test_what_came_before_can_be_forgotten():
     logits, labels, _ = make_logits()
     watch = seen_once(labels, -logits)

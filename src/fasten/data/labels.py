@@ -252,7 +252,9 @@ def _spoken(label: str) -> str:
 
 
 def on_host(values: Any) -> Any:
-    """Return a tensor, perhaps on a device, as an array, and anything else unchanged."""
+    """Return a tensor, perhaps on a device, as an array, what a mask hides as None, and anything else unchanged."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):  # NumPy would show what the mask hides
+        return np.where(np.ma.getmaskarray(values), np.array(None), values.data)
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()
