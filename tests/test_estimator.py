@@ -117,6 +117,15 @@ def test_a_class_of_what_numpy_makes_of_a_blank_is_noted():
     assert "nan" in clf.classes_
 
 
+def test_a_verdict_that_is_no_given_label_is_noted():
+    x, _, given, verified = make_data(60)
+    verdicts = [["cat", "dog", "emu"][number] if number >= 0 else None for number in verified]
+    verdicts[7] = "dgo"
+    clf = FasTENClassifier(epochs=1).fit(x, np.array(["cat", "dog", "emu"])[given], y_verified=verdicts)
+    note = "the data: no row has the given label 'dgo', but '7' is verified as it; is it spelled correctly?"
+    assert clf.notes_.count(note) == 1
+
+
 def test_the_table_is_that_of_the_rows_of_x():
     x, truth, given, verified = make_data()
     clf = FasTENClassifier(epochs=5).fit(x, given, y_verified=verified)

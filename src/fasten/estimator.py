@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
-from fasten.data.rows import Rows
+from fasten.data.rows import Rows, note_only_verified
 from fasten.data.targets import check_labelled, check_one_kind, known_texts, make_classes, plain_labels, truths_as_given
 from fasten.data.task import Task
 from fasten.engine import predict
@@ -255,7 +255,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             feature_names=list(getattr(self, "feature_names_in_", ())),
             name=DATA,
         )
-        return replace(rows, notes=(*rows.notes, *note_blanks(DATA, texts)))
+        said = (*note_only_verified(DATA, rows), *note_blanks(DATA, texts))
+        return replace(rows, notes=(*rows.notes, *said))
 
     def _like_x(self, X: Any) -> Any:
         """Further examples, checked like those of `fit` if they are rows of features."""

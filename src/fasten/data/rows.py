@@ -189,7 +189,7 @@ def make_rows(
     """
     names = _settle_classes(name, columns, class_names)
     if class_names is None:
-        notes = (*notes, *_only_verified(name, columns), *note_blanks(name, columns.given))
+        notes = (*notes, *note_only_verified(name, columns), *note_blanks(name, columns.given))
     if isinstance(x, np.ndarray) and x.ndim == 2:
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)
@@ -308,7 +308,7 @@ def _check_measured(name: str, columns: Columns) -> None:
             raise ValueError(f"{name}: {part} rows have the label {min(unknown)!r}, and no training row has it; {near}")
 
 
-def _only_verified(name: str, columns: Columns) -> tuple[str, ...]:
+def note_only_verified(name: str, columns: Columns) -> tuple[str, ...]:
     """Write a note on verified labels that no row has as its given label: they may be misspelt."""
     check_alike(name, columns.given, columns.verified)
     given = {label for label in columns.given if label is not None}
