@@ -628,6 +628,7 @@ def test_what_is_wrong_with_the_rows_is_said_in_a_sentence(sentence):
 PARAMETERS = {
     "unknown method 'fastn'": {"method": "fastn"},
     "unknown network 'mpl'": {"net": "mpl"},
+    "net takes a name or a module, got <class 'torch.nn.modules.flatten.Flatten'>; give a module": {"net": nn.Flatten},
     "epochs takes a whole number, got '1.5'": {"epochs": 1.5},
     "rate must be above 0, got -1": {"rate": -1},
     "unknown option 'threshold' of clean-only": {"method": "clean-only", "threshold": 0.5},

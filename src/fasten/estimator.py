@@ -367,6 +367,8 @@ def _bytes(file: BytesIO) -> Tensor:
 
 
 def _module(net: str | nn.Module) -> nn.Module | None:
+    if not isinstance(net, str | nn.Module):
+        raise ValueError(f"net takes a name or a module, got {net!r}; give a module itself, not its class: net=Net()")
     return net if isinstance(net, nn.Module) else None
 
 
