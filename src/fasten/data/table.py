@@ -90,7 +90,7 @@ def rows_from_arrow(
     columns = columns_from_arrow(name, table)
     names = [column for column in table.column_names if column not in KNOWN]
     if feature_names is not None:
-        _check_features(name, names, feature_names)
+        _check_features(name, set(names), feature_names)
         names = list(feature_names)
     x, lost = _features(name, table, names)
     notes = [*notes, *note_coarse(name, lost)]
@@ -299,7 +299,7 @@ def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] |
     if image_column(names) is not None:
         features = set()
     elif feature_names is not None:
-        _check_features(table_name, sorted(features), feature_names)
+        _check_features(table_name, features, feature_names)
         features &= set(feature_names)
     wanted = [name for name in names if name in KNOWN or name in features]
     used = {*wanted, INDEX}
@@ -366,10 +366,10 @@ def _texts(name: str, table: pa.Table, column: str) -> list[str | None]:
     return label_texts(table[column].to_pylist(), f"{name}, column {column!r}")
 
 
-def _check_features(name: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    lacking = sorted(set(wanted) - set(names), key=wanted.index)
+def _check_features(name: str, names: set[str], wanted: Sequence[str]) -> None:
+    lacking = [column for column in wanted if column not in names]
     if lacking:
-        near = nearest(lacking[0], names) if names else "it has no features at all"
+        near = nearest(lacking[0], sorted(names)) if names else "it has no features at all"
         raise ValueError(f"{name} lacks the column {lacking[0]!r}, which the model was trained on; {near}")
 
 
