@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 MANY = 10_000  # names that are searched for the nearest
@@ -17,12 +18,14 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     'known: fasten, glc'
     >>> nearest("GLC ", ["glc", "glcs"])
     "did you mean 'glc'?"
+    >>> nearest("cafe\\u0301", ["caf\\xe9"])
+    "did you mean 'caf\\\\xe9', in another Unicode form?"
     """
     names = list(known)
     plain = {_plain(other): other for other in reversed(names[:MANY])}
     close = [_plain(name)] if _plain(name) in plain else difflib.get_close_matches(_plain(name), plain, 2, 0.6)
     if close:
-        return "did you mean " + " or ".join(repr(plain[c]) for c in close) + "?"
+        return "did you mean " + " or ".join(_shown(plain[c], name) for c in close) + "?"
     return otherwise or f"known: {listed(names, 30)}"
 
 
@@ -44,6 +47,12 @@ def one_line(text: object, most: int | None = None) -> str:
     return " ".join(str(text).split())[:most]
 
 
+def _shown(meant: str, name: str) -> str:
+    """A suggested name; in escapes if it looks the same as the unknown one."""
+    alike = meant != name and unicodedata.normalize("NFC", meant) == unicodedata.normalize("NFC", name)
+    return f"{meant!a}, in another Unicode form" if alike else repr(meant)
+
+
 def _plain(name: str) -> str:
-    """The name without what people overlook: case, and blanks around it."""
-    return name.casefold().strip()
+    """The name without what people overlook: case, blanks around it, and the Unicode form."""
+    return unicodedata.normalize("NFC", name).casefold().strip()

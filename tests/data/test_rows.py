@@ -80,6 +80,20 @@ def test_one_letter_written_in_two_ways_is_one_label():
         classes_of("pets", ["café", unicodedata.normalize("NFD", "café"), "tea"])
 
 
+def test_a_model_knows_labels_in_either_unicode_form():
+    stored, known = (unicodedata.normalize(form, "Röhre") for form in ("NFD", "NFC"))
+    columns = make_columns(["a", "b", "c"], given=[stored, "tap", None], verified=["tap", None, stored])
+    rows = make_rows("parts", columns, np.eye(3), class_names=[known, "tap"])
+    assert (rows.given, rows.verified) == ((known, "tap", None), ("tap", None, known))
+
+
+def test_test_rows_in_another_unicode_form_are_refused_with_the_form_that_is_known():
+    given = [unicodedata.normalize(form, "Röhre") for form in ("NFC", "NFD")]
+    columns = make_columns(["a", "b", "c"], given=[given[0], "tap", given[1]], split=[None, None, "test"])
+    with pytest.raises(ValueError, match=r"did you mean 'R\\xf6hre', in another Unicode form\?"):
+        make_rows("parts", columns, np.eye(3))
+
+
 @pytest.mark.parametrize("text", ["{:.2f}", "{}", "{:.3e}"])
 def test_labels_that_look_measured_are_refused(text: str) -> None:
     numbers = [text.format(number) for number in np.random.default_rng(0).normal(size=400)]

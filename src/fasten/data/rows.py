@@ -28,6 +28,7 @@ from fasten.data.labels import (
     check_letters,
     check_nobody,
     classes_of,
+    composed,
     encode_labels,
     note_blanks,
 )
@@ -187,6 +188,7 @@ def make_rows(
 
     With `class_names`, no other label may occur, but labels may be missing.
     """
+    columns = _in_known_form(columns, class_names)
     names = _settle_classes(name, columns, class_names)
     if class_names is None:
         notes = (*notes, *note_only_verified(name, columns), *note_blanks(name, columns.given))
@@ -209,6 +211,7 @@ def make_image_rows(
 
     Paths in `sources` have their links resolved, so that one file under two names is found.
     """
+    columns = _in_known_form(columns, class_names)
     _settle_classes(name, columns, class_names)
     if all(isinstance(source, Path) for source in sources):
         check_once(name, [str(source) for source in sources], columns, "the file")
@@ -277,6 +280,18 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
     more = len(repeated) - 1
     others = f", and {more} more {are(more)} repeated" if more else ""
     raise ValueError(f"{name}: {what} {key!r} occurs more than once ({_rows(rows)}){others}; keep one row of each")
+
+
+def _in_known_form(columns: Columns, class_names: Sequence[str] | None) -> Columns:
+    """Return the columns with labels in the Unicode form that the trained model's class names have."""
+    if class_names is None or columns.labels() <= set(class_names):
+        return columns
+    known = {composed(label): label for label in class_names}
+    other = {label: known.get(composed(label), label) for label in columns.labels() - set(class_names)}
+    given, verified = (
+        tuple(other.get(label or "", label) for label in part) for part in (columns.given, columns.verified)
+    )
+    return replace(columns, given=given, verified=verified)
 
 
 def _settle_classes(name: str, columns: Columns, class_names: Sequence[str] | None) -> tuple[str, ...]:
