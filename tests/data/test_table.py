@@ -220,7 +220,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ),
         (
             "id,path,label,verified_label\na,1.png,cat,cat\nb,2.png,dog,\nc,deep/../1.png,cat,dog\n",
-            r"the file '.*1.png' is verified as 'cat' and as 'dog' \(rows 0 and 2\); keep the one that is right",
+            r"the file '.*1.png' is verified as 'cat' and as 'dog' \('a' and 'c'\); keep the one that is right",
         ),
         (
             "path,label,split\n1.png,cat,train\n2.png,dog,\n1.png,cat,test\n",

@@ -265,7 +265,7 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
         sure = {label: row for row in reversed(rows) if (label := columns.verified[row]) is not None}
         if len(sure) > 1:
             first, second = sorted(sure)[:2]
-            both = _rows(sorted([sure[first], sure[second]]))
+            both = _occurrences(columns, sorted([sure[first], sure[second]]), what)
             cure = "keep the one that is right"
             if what == ID:  # either the verdict or the id may be wrong
                 cure = "if they are one row, keep the verdict that is right; if they are two, give each its own id"
@@ -274,12 +274,19 @@ def check_once(name: str, keys: Sequence[str], columns: Columns, what: str) -> N
         if len({columns.split[row] == "test" for row in rows}) > 1:
             there = _where(columns, [row for row in rows if columns.split[row] != "test"])
             raise ValueError(
-                f"{name}: {what} {key!r} is a test row that is also {there} ({_rows(rows)}); take it out of one of them"
+                f"{name}: {what} {key!r} is a test row that is also {there} ({_occurrences(columns, rows, what)}); "
+                "take it out of one of them"
             )
     key, rows = repeated[0]
     more = len(repeated) - 1
     others = f", and {more} more {are(more)} repeated" if more else ""
-    raise ValueError(f"{name}: {what} {key!r} occurs more than once ({_rows(rows)}){others}; keep one row of each")
+    both = _occurrences(columns, rows, what)
+    raise ValueError(f"{name}: {what} {key!r} occurs more than once ({both}){others}; keep one row of each")
+
+
+def _occurrences(columns: Columns, rows: Sequence[int], what: str) -> str:
+    """Return two rows with the same key: for an id their numbers, for a file their ids, which are its names."""
+    return _rows(rows) if what == ID else " and ".join(repr(columns.ids[row]) for row in rows[:2])
 
 
 def _in_known_form(columns: Columns, class_names: Sequence[str] | None) -> Columns:
