@@ -205,6 +205,8 @@ def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
         ("cat/1.png,dog\ncat/1.png", "'cat/1.png' is verified as 'dog' and as 'cat'"),
         ("cat/1.png,DOG \n", "the labels 'DOG' and 'dog' differ only in how they are written"),
         ('[{"id":1} ' * 20_000, r"line 1: there is no image '\[.{10,200}' in .*; write its path, such as cat/1.jpg"),
+        ("filename,class\ncat/1.png,dog\n", "such as cat/1.jpg, or, if this line names the columns, name,label$"),
+        ("cat/1.png,dog\nfilename,class\n", "line 2: there is no image 'filename' in .*, such as cat/1.jpg$"),
         (" \n\n", "verified.csv is empty; list in it what somebody checked"),
         ("../x.png\n", "line 1: '../x.png' leads out of the folder"),
         ("/etc/passwd\n", "line 1: '/etc/passwd' leads out of the folder"),

@@ -46,7 +46,7 @@ def read_verdicts(
     empty = True
     for number, cells in found:
         where, empty = f"{path.name}, line {number}", False
-        row = finder.row(cells[0], where)
+        row = finder.row(cells[0], where, may_be_header=header is None and number == lines[0][0])
         label = meant(cells[1]) or columns.given[row]
         if label is None:
             raise ValueError(f"{where}: {cells[0]!r} has no given label to confirm; write its label after its name")
@@ -138,7 +138,7 @@ class _Finder:
         named = [(name, row) for name, row in self.rows.items() if not name.isascii()]
         return _grouped(named), _grouped((posixpath.basename(name), row) for name, row in named)
 
-    def row(self, name: str, where: str) -> int:
+    def row(self, name: str, where: str, may_be_header: bool) -> int:
         row = self.find(name)
         if row is not None:
             return row
@@ -150,10 +150,11 @@ class _Finder:
         near = [known[place] for place in self.last.get(last, [])[:2]]
         near = near or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
         meant = f"did you mean {' or '.join(map(repr, near))}?" if near else None
+        header = ", or, if this line names the columns, name,label" if may_be_header else ""
         if posixpath.splitext(known[0])[1].lower() not in SUFFIXES:
-            hint = meant or f"write ids as in the data, such as {known[0]!r}"
+            hint = meant or f"write ids as in the data, such as {known[0]!r}{header}"
             raise ValueError(f"{where}: no row has the id {name[:SHOWN]!r}; {hint}")
-        hint = meant or "write its path, such as cat/1.jpg"
+        hint = meant or f"write its path, such as cat/1.jpg{header}"
         raise ValueError(f"{where}: there is no image {name[:SHOWN]!r} in {self.inside.folder}; {hint}")
 
 
