@@ -179,7 +179,7 @@ def test_one_is_not_written_as_several(folder, capsys):
     assert text.startswith("1 of 40 labels counts as wrong, 0 of them by a verdict; about 1 is expected to be wrong\n")
     assert "\n1 row verified at random, 1 of them held back\n" in text
     assert "\n0 of the 1 label verified at random are wrong (" in text
-    assert "\nuncalibrated: 1 held-back row: calibration takes 20\n" in text
+    assert "\nuncalibrated: calibration takes 20 held-back rows, and there is 1\n" in text
     assert "40 rows; 1 label changed" in said("audit run --export csv --out repaired.csv", capsys)
     (folder / "review.csv").write_text("id,verdict,picked\nr5,dog,random\n")
     assert "1 verdict from the review, 2 with those" in said("audit run --import review.csv --out new.csv", capsys)

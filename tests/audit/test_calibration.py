@@ -102,7 +102,7 @@ def test_probabilities_that_say_nothing_are_flattened_and_not_turned_round():
 def test_few_rows_leave_p_wrong_as_it_is_and_say_why(n, num_wrong):
     p, wrong = np.linspace(0, 1, n), np.arange(n) < num_wrong
     found = calibrate(p, wrong)
-    assert found.uncalibrated == f"{n} held-back {'row' if n == 1 else 'rows'}: calibration takes 20"
+    assert found.uncalibrated == f"calibration takes 20 held-back rows, and there {'is' if n == 1 else 'are'} {n}"
     assert (found.slope, found.intercept, found.after) == (1, 0, None)
     assert (found.before.brier is None) == (n == 0)
     np.testing.assert_array_equal(found.apply(p), p)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fasten.metrics import Bools, Floats
-from fasten.sentences import some
+from fasten.sentences import are
 
 MIN_HELD = 20  # fewer rows carry less information than the prior
 MIN_EACH = 5  # with at least so many wrong and so many right rows, targets are exactly 1 and 0; else see `_targets`
@@ -58,11 +58,11 @@ def calibrate(p_wrong: Floats, wrong: Bools) -> Calibration:
     >>> found.apply(np.array([0.001, 0.999])).round(2).tolist()
     [0.0, 0.51]
     >>> calibrate(np.ones(3), np.ones(3, bool)).uncalibrated
-    '3 held-back rows: calibration takes 20'
+    'calibration takes 20 held-back rows, and there are 3'
     """
     n, num_wrong, before = len(wrong), int(wrong.sum()), reliability(p_wrong, wrong)
     if n < MIN_HELD:
-        few = f"{some(n, 'held-back row')}: calibration takes {MIN_HELD}"
+        few = f"calibration takes {MIN_HELD} held-back rows, and there {are(n)} {n}"
         return Calibration(n, num_wrong, before, uncalibrated=few)
     after = reliability(calibrated_unseen(p_wrong, wrong), wrong)
     return Calibration(n, num_wrong, before, after, *_fit(_log_odds(p_wrong), _targets(wrong)))
