@@ -64,8 +64,8 @@ def test_what_the_data_set_apart_is_measured_by_the_verdict_and_never_audited():
     assert task.ids == rows.ids[:300]
     assert not [note for note in task.notes if "no test rows" in note or "last epoch" in note]
     assert task.notes[-2:] == (
-        "30 of the 30 validation rows have no verified label: as given it counts as right",
-        "50 of the 50 test rows have no verified label: as given it counts as right",
+        "30 of the 30 validation rows have no verified label: the given one counts as right",
+        "50 of the 50 test rows have no verified label: the given one counts as right",
     )
 
 

@@ -51,7 +51,7 @@ VISITS = 1_200_000  # of rows in all epochs together; beyond this there are fewe
 FEWEST_EPOCHS = 6
 FEATURES_DECAY = 0.01
 
-AS_GIVEN = "no verified label: as given it counts as right"
+AS_GIVEN = "no verified label: the given one counts as right"
 PAD_SHARE = 8  # one pixel in so many is padded on each side before a random crop
 
 

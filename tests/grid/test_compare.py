@@ -276,7 +276,7 @@ def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
     rest = "--device cpu --epochs 1 --methods cross-entropy"
     before = answer(f"compare items.csv --verified checked.csv {rest} --seeds 1 --out out", capsys)
     notes = json.loads((folder / "out/compare.json").read_text())["notes"]
-    assert "30 of the 30 test rows have no verified label: as given it counts as right" in notes
+    assert "30 of the 30 test rows have no verified label: the given one counts as right" in notes
     for data, verified in [(folder / "items.csv", "./checked.csv"), ("link.csv", folder / "checked.csv")]:
         assert answer(f"compare {data} --verified {verified} {rest} --seeds 1 --out out", capsys) == before
     answer(f"compare {folder}/items.csv --verified checked.csv {rest} --seeds 2 --out out", capsys)
@@ -635,7 +635,7 @@ def test_memory_and_devices_are_told():
     two = [RunOutcome("a", 0, "finished", 0.9, device="cpu"), RunOutcome("a", 1, "finished", 0.9, device="cuda:0")]
     comparison = Comparison("digits", "none", "worst", 3, {}, ["a"], [0, 1], [Run("digits", seed=s) for s in (0, 1)])
     assert "cpu; cuda:0" in summarise(comparison, two)["notes"][0]
-    as_given = ("9 of the 9 test rows have no verified label: as given it counts as right",)
+    as_given = ("9 of the 9 test rows have no verified label: the given one counts as right",)
     assert tuple(summarise(comparison, [replace(run, notes=as_given) for run in two])["notes"][:1]) == as_given
 
 
