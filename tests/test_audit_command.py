@@ -354,6 +354,7 @@ def test_features_are_shown_to_label_studio_as_text(folder, capsys):
         ("--import verified.txt --out new.csv", ["is not a review"]),
         ("--import missing.json --out new.csv", ["there is no file missing.json"]),
         ("--next 3 --out verified.txt", ["already exists"]),
+        ("--next 3 --out tasks.json", ["--next writes CSV", "--export labelstudio", "tasks.json"]),
         ("--min-precision 95", ["between 0 and 1", "0.95"]),
         ("--export folder --data elsewhere --out new", ["elsewhere", "are not there"]),
     ],

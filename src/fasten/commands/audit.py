@@ -176,6 +176,8 @@ def _review(rows: pd.DataFrame, out: Path | None) -> dict[str, Any]:
     said = f"{some(len(rows), 'row')} to verify; write the right label of each into the column verdict"
     if out is None:
         return {"rows": rows[REVIEWED].to_dict("records"), "said": ""}
+    if out.suffix.lower() == ".json":
+        raise ValueError(f"--next writes CSV; add --export labelstudio, or choose another name than {out}")
     _refuse_existing(out)
     write_review(rows, out)
     return {"written": os.fspath(out), "num_rows": len(rows), "said": said}
