@@ -139,7 +139,7 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
     if out.suffix.lower() not in ENDINGS[kind]:
         raise ValueError(f"--out {out} must end in {ENDINGS[kind][0]} for --export {kind}")
     if out.exists():
-        raise ValueError(f"{out} is already there; choose another --out")
+        raise ValueError(f"{out} already exists; choose another --out")
     labels, columns = new_labels(found, data.columns), data.columns
     verified = _verdicts(found, columns)
     written = (labels, _first_labels(data), verified, [v and "chosen" for v in verified])
@@ -290,7 +290,7 @@ def _check_target(data: Originals, out: Path) -> None:
     if data.files is None and (data.rows is None or data.rows.x.ndim != 4):
         raise ValueError(f"{data.path} holds no images, so there is no folder to make; use --export csv or parquet")
     if out.exists() or out.is_symlink():
-        raise ValueError(f"{out} is already there; --out takes the name of a new folder")
+        raise ValueError(f"{out} already exists; --out takes the name of a new folder")
     check_beside(data.path, out)
 
 
