@@ -337,6 +337,10 @@ def test_compare_takes_the_options_of_folders(here, capsys):
             "train photos",
             ["fasten needs clean rows", "photos has none", "--verified FILE", "start with --method cross-entropy"],
         ),
+        (
+            "train photos/d2/210.png",
+            ["210.png is neither a folder nor a table", "give a folder, or a .csv, .parquet or"],
+        ),
         ("train photos --verified photos/d0", ["photos/d0 is a folder", "--clean-folder"]),
         (
             "train photos --verified verified.txt --out photos/run",

@@ -190,7 +190,9 @@ def _read_file(
     if path.is_dir() or path.suffix.lower() in TABLES:
         read = read_hub if path.is_dir() else read_table
         return read(path, how=how, class_names=class_names, feature_names=feature_names, labelled=labelled)
-    raise ValueError(f"{path} is neither a folder of images nor a table or arrays; give a .csv, .parquet or .npz file")
+    raise ValueError(
+        f"{path} is neither a folder nor a table or arrays; give a folder, or a .csv, .parquet or .npz file"
+    )
 
 
 def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence[str] | None) -> Rows:
