@@ -177,6 +177,15 @@ def test_a_model_knows_its_classes_in_either_form_of_unicode(tmp_path):
     assert "names of folders that are not classes of the model (1)" in rows.notes[0]
 
 
+def test_new_data_without_images_are_refused_with_what_the_folder_holds(tmp_path):
+    (tmp_path / "new").mkdir()
+    with pytest.raises(ValueError, match="new holds no images; give a folder of images"):
+        read_folder(tmp_path / "new", class_names=["cat", "dog"])
+    (tmp_path / "new" / "1.HEIC").touch()
+    with pytest.raises(ValueError, match=r"new holds no images \(\.heic files are not read; JPEG and PNG are\)"):
+        read_folder(tmp_path / "new", class_names=["cat", "dog"])
+
+
 def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
     either = "cat/\u00e9e\u0301.png"
     draw(pets, *(unicodedata.normalize(form, either) for form in ("NFC", "NFD")))

@@ -87,9 +87,11 @@ def list_folder(
     images = {role: list(_images(folder, called, folders, ignored)) for role, folder, called in _called(root, folders)}
     if class_names is None:
         images = {role: _labelled(found, ignored) for role, found in images.items()}
-        _check_filled(folders, images, _endings(ignored))
+        _check_filled(folders, images, _unread(ignored))
     else:
         images = {role: _known(found, class_names, ignored) for role, found in images.items()}
+        if not any(images.values()):
+            raise ValueError(f"{root} holds no images{_unread(ignored)}; give a folder of images")
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
         columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
@@ -182,6 +184,12 @@ def _endings(ignored: Mapping[str, int]) -> list[str]:
     return sorted(what.removeprefix(OTHER) for what in ignored if what.startswith(OTHER) and what != OTHER)
 
 
+def _unread(ignored: Mapping[str, int]) -> str:
+    """Name the kinds of files that are not read, for a folder that holds no images."""
+    endings = _endings(ignored)
+    return f" ({listed(endings)} files are not read; JPEG and PNG are)" if endings else ""
+
+
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
@@ -199,13 +207,10 @@ def _known(images: Sequence[_Image], classes: Sequence[str], ignored: Counter[st
     return [replace(image, label=meant.get(image.label or "")) for image in images]
 
 
-def _check_filled(
-    folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]], endings: Sequence[str]
-) -> None:
+def _check_filled(folders: Mapping[Role, Path], images: Mapping[Role, Sequence[_Image]], unread: str) -> None:
     """Refuse a part without images in class folders, and a class without images to train on."""
     for role, folder in folders.items():
         if not images[role]:
-            unread = f" ({listed(endings)} files are not read; JPEG and PNG are)" if endings else ""
             raise ValueError(
                 f"{folder} holds no images in folders{unread}; put each image into a folder named after its label, "
                 f"such as {folder / 'cat/1.jpg'}"
