@@ -122,6 +122,15 @@ def test_the_page_starts_as_html_and_names_the_run() -> None:
     assert "40% symmetric noise" in html
 
 
+@pytest.mark.parametrize("own", [{}, {"verified": "verified.txt"}])
+def test_noise_is_named_for_own_data_only_if_some_was_added(own: dict[str, str]) -> None:
+    record = example_record()
+    record["run"]["own"] = own
+    assert "40% symmetric noise" in Page(render(record)).text
+    record["run"]["noise"] = "none"
+    assert "no noise added" not in Page(render(record)).text
+
+
 def test_the_page_needs_nothing_from_outside(page: Page) -> None:
     html = render(example_record())
     links = [value for name, value in page.attributes if name in ("src", "href", "action", "data", "srcset")]

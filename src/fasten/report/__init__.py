@@ -120,7 +120,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
         method=method_name(part["run"]),
         title=_title(part["run"]),
         trained=part["run"].get("method") != AUDIT,
-        noise="" if part["run"].get("own") else _noise(part["run"].get("noise")),
+        noise=_noise(part["run"].get("noise"), own=part["run"].get("own") is not None),
         verdict=verdict_of(part, epochs, shown),
         standard_error=error,
         noise_found=_noise_found(shown, matrices["given"]),
@@ -145,11 +145,11 @@ def _title(run: Record) -> str:
     return f"Audit of {data}" if run.get("method") == AUDIT else f"{method_name(run)} on {data}"
 
 
-def _noise(text: Any) -> str:
-    """The noise in words: "40% symmetric noise" for symmetric:0.4."""
+def _noise(text: Any, own: bool) -> str:
+    """The noise in words: "40% symmetric noise" for symmetric:0.4. Nobody expects any to be added to their own data."""
     kind, _, rate = str(text or "").partition(":")
     if not text or kind == "none":
-        return "no noise added" if text else ""
+        return "no noise added" if text and not own else ""
     try:
         return f"{100 * float(rate):g}% {kind} noise"
     except ValueError:
