@@ -402,6 +402,14 @@ def test_the_command_runs_it_again_whatever_the_defaults() -> None:
     assert "fasten train digits --method fasten --noise symmetric:0.4 --seed 0 --clean 30 " in Page(render(record)).text
 
 
+def test_settings_that_nobody_chose_are_not_called_unknown() -> None:
+    record = example_record()
+    record["environment"]["how"] = {"device": "auto", "on_nan": None}
+    text = Page(render(record)).text
+    assert "how: device" in text
+    assert "on_nan" not in text
+
+
 def test_charts_can_be_read_without_seeing_them(page: Page) -> None:
     labels = [value for name, value in page.attributes if name == "aria-label"]
     assert page.tags.count("svg") == len([label for label in labels if label and "Verdict" not in label]) - 1
