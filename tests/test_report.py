@@ -410,6 +410,12 @@ def test_settings_that_nobody_chose_are_not_called_unknown() -> None:
     assert "on_nan" not in text
 
 
+def test_one_update_is_not_several() -> None:
+    record = example_record()
+    record["references"] = {"clean_only": {"test_accuracy": 0.5, "valid_accuracy": 0.5, "seconds": 1.0, "updates": 1}}
+    assert "1 update, " in Page(render(record)).text
+
+
 def test_charts_can_be_read_without_seeing_them(page: Page) -> None:
     labels = [value for name, value in page.attributes if name == "aria-label"]
     assert page.tags.count("svg") == len([label for label in labels if label and "Verdict" not in label]) - 1
