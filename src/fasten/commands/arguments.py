@@ -180,7 +180,7 @@ MinPrecision = Annotated[
         "--min-precision",
         parser=read_share,
         metavar="P",
-        help="Your own data: correct only as far as verified rows show a share P of it to be right; 0 lifts the limit.",
+        help="Your own data: correct only as many labels as keep a share P of corrections right; 0 lifts the limit.",
     ),
 ]
 Set = Annotated[
