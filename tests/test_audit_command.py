@@ -409,6 +409,11 @@ def test_verdicts_on_test_images_stay_in_the_next_list_and_in_a_repaired_copy(fo
     assert copies == {(folder / "photos/test" / name).read_bytes(): label for name, label in wanted.items()}
 
 
+def test_a_name_in_a_table_cannot_command_the_terminal(capsys):
+    show_table(["id"], [["cat/\x1b[31mRöhre\x9b猫.png"]])
+    assert "cat/�[31mRöhre�猫.png" in capsys.readouterr().out
+
+
 def test_a_label_of_many_letters_is_cut_in_tables(capsys):
     show_table(["given", "rows"], [["x" * 5000, 3], ["y" * 300, 4]])
     said = capsys.readouterr().out

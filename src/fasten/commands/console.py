@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import textwrap
 import threading
@@ -384,6 +385,7 @@ def _cell(value: Any, longest: int) -> str:
     if value is None:
         return "–"
     text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "�", text)  # a name may hold what a terminal would obey
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
