@@ -36,6 +36,14 @@ def test_the_last_two_are_kept(tmp_path):
     assert [p.name for p in sorted(checkpoints.folder.iterdir())] == ["000000003.safetensors", "000000010.safetensors"]
 
 
+def test_a_damaged_one_takes_no_place_of_those_that_are_kept(tmp_path):
+    checkpoints = saved(tmp_path, 1, 2, 3)
+    (checkpoints.folder / "000000009.safetensors").write_bytes(b"")
+    saved(tmp_path, 4)
+    assert [p.name for p in sorted(checkpoints.folder.iterdir())] == ["000000003.safetensors", "000000004.safetensors"]
+    assert checkpoints.newest == "000000004.safetensors"
+
+
 def test_later_changes_of_a_tensor_do_not_reach_the_file(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     tensor, meta = torch.zeros(1000), {"list": [1]}

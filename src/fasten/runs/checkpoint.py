@@ -51,9 +51,12 @@ class Checkpoints:
 
     def _write(self, number: int, tensors: dict[str, Tensor], meta: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self.folder / f"{number:09d}.safetensors", tensors, meta)
-        for old in self._files()[:-KEEP]:
-            old.unlink(missing_ok=True)
+        path = self.folder / f"{number:09d}.safetensors"
+        write_tensors(path, tensors, meta)
+        files = self._files()
+        written = files.index(path) + 1  # a later one was damaged, or the run would have continued from it
+        for other in [*files[: max(0, written - KEEP)], *files[written:]]:
+            other.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.safetensors"))
