@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +55,13 @@ def test_later_changes_of_a_tensor_do_not_reach_the_file(tmp_path):
     tensors, kept, _ = checkpoints.load()
     assert not tensors["t"].any()
     assert kept == {"list": [1]}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says which files are in use")
+def test_what_is_read_does_not_keep_a_deleted_file_on_the_disk(tmp_path):
+    tensors, _, _ = saved(tmp_path, 1).load()
+    assert tensors
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_no_checkpoint_is_no_error(tmp_path):

@@ -95,7 +95,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensors` wrote; OSError, ValueError or SafetensorError if it is not whole."""
     with safe_open(path, "pt") as file:
         header = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        # Copies, since the others are the file itself, mapped: deleted, it would keep its place on the disk.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
     if header.get("sha256") != _checksum(tensors, header.get("meta", "")):
         raise ValueError("its checksum does not match")
     return tensors, json.loads(header["meta"])
