@@ -226,6 +226,15 @@ def test_after_an_error_in_one_rank_both_end_with_their_sentence():
     assert (first.returncode, second.returncode) == (0, 0), lost
 
 
+def test_ranks_go_back_to_the_same_checkpoint_though_one_is_slow(tmp_path):
+    for process, said in on_two_ranks("rewinding_rank.py", str(tmp_path / "run")):
+        assert process.returncode == 2, said
+        assert "training diverged in epoch 2" in said.splitlines()[-1], said
+    rewinds = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    back_to = [event["back_to"] for event in rewinds if event["event"] == "rewind"]
+    assert back_to == [f"{number:09d}.safetensors" for number in (20, 12, 20)]
+
+
 def test_ranks_that_are_told_to_stop_do_so_together_and_leave_a_checkpoint(tmp_path):
     train = ["-m", "fasten", "train", "digits", "--noise", "symmetric:0.4", "--no-references", "--device", "cpu"]
     command = [sys.executable, *TORCHRUN, *train, "--epochs", "2000", "--out", "run"]

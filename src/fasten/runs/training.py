@@ -262,8 +262,8 @@ class _Session:
             raise ValueError(
                 f"{error}; {advice(newest, self.out, (name, rate), len(rewinds) == MOST_REWINDS)}"
             ) from None
-        if rewinds and newest == rewinds[-1]["back_to"]:  # finite, but too far gone
-            if ranks.rank() == 0:
+        if ranks.votes(bool(rewinds) and newest == rewinds[-1]["back_to"]):  # finite, but too far gone
+            if ranks.rank() == 0:  # after all have seen which one it is
                 self.checkpoints.drop_newest()
             ranks.wait()
         before, self.log = self.log, self._restore()
