@@ -222,11 +222,17 @@ def test_where_no_checkpoint_is_whole_that_is_said(begun, capsys):
     assert "no checkpoint in run/checkpoint is whole" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_a_method_with_other_tensors_is_refused_in_a_sentence(begun, capsys):
+@pytest.mark.parametrize("part", ["method.", "optim.", "history.", "momentum is lost", "progress"])
+def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(begun, capsys, part):
     for path in (begun / "checkpoint").iterdir():
         tensors, meta = read_tensors(path)
-        name = min(name for name in tensors if name.startswith("method."))
-        write_tensors(path, tensors | {name: torch.zeros(2, 3, 4, 5, 6)}, json.dumps(meta))
+        if part == "progress":
+            meta["progress"]["of_a_later_version"] = 1
+        elif part == "momentum is lost":
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optim.")}
+        else:
+            tensors[min(name for name in tensors if name.startswith(part))] = torch.zeros(2, 3, 4, 5, 6)
+        write_tensors(path, tensors, json.dumps(meta))
     assert main(["resume", "run"]) == 2
     assert "checkpoint is from another version" in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -173,22 +174,20 @@ class Fit:
 
     def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Restore what `snapshot()` and `tensors()` returned."""
-        self.progress, self.update = Progress(**progress), None
+        self.update = None
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
-        try:
+        with _of_this_version():
+            self.progress = Progress(**progress)
             self.method.load_state_dict(_under("method.", move))
-        except RuntimeError:
-            other = "the checkpoint is from another version, whose method had other tensors; continue with that version"
-            raise ValueError(f"{other}, or train again in another folder") from None
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)
         self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim.", "mean."))}
 
     def _take_restored(self) -> None:
         assert self.update is not None
         if self.progress.update or self.progress.epoch > 1:
-            for name, tensor in self.update.tensors().items():
-                if name in self._restored:
-                    tensor.copy_(self._restored[name])
+            with _of_this_version():
+                for name, tensor in self.update.tensors().items():
+                    tensor.copy_(self._restored[name].view_as(tensor))
         self._restored = {}
 
     def snapshot(self) -> dict[str, Any]:
@@ -196,6 +195,16 @@ class Fit:
         if self.update is not None:  # time before the first stage does not count as training
             self.tick()
         return asdict(self.progress)
+
+
+@contextmanager
+def _of_this_version() -> Iterator[None]:
+    """Turn the errors of restoring a checkpoint that lacks or has other values or tensors into a sentence."""
+    try:
+        yield
+    except (KeyError, TypeError, RuntimeError):
+        other = "the checkpoint is from another version, which kept other values or tensors; continue with that version"
+        raise ValueError(f"{other}, or train again in another folder") from None
 
 
 def predict(method: nn.Module, loader: Loader, part: str, of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
