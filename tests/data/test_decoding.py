@@ -293,6 +293,14 @@ def test_the_same_bytes_are_found_in_files_and_memory(tmp_path):
     assert same_bytes([path, b"two", b"one", b"three", tmp_path / "none"], [0, 1, 4], [2, 3, 4]) == [(0, 2)]
 
 
+def test_of_many_copies_each_is_found_but_not_each_pair_of_them():
+    many = range(1000)
+    pairs = same_bytes([b"no longer available"] * 2000, many, range(1000, 2000))
+    assert {one for one, _ in pairs} == set(many)
+    assert {other for _, other in pairs} == set(range(1000, 2000))
+    assert len(pairs) < 2000
+
+
 def test_a_name_may_not_lead_out_of_its_folder(tmp_path):
     inner = tmp_path / "data"
     (inner / "cat").mkdir(parents=True)

@@ -210,7 +210,9 @@ def suffix_of(source: Encoded) -> str:
 
 
 def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (one, other) for each row of `some` and row of `others` with equal bytes; few files need to be read.
+    """Return pairs of a row of `some` and a row of `others` with equal bytes; few files need to be read.
+
+    Every row that has a copy is in a pair; not all pairs are there, since of a thousand copies there are a million.
 
     >>> same_bytes([b"a", b"b", b"b", b"c", b"b"], [0, 1], [2, 3, 4])
     [(1, 2), (1, 4)]
@@ -220,11 +222,13 @@ def same_bytes(sources: Sequence[Encoded], some: Sequence[int], others: Sequence
     lengths = {row: _length(sources[row]) for row in (*some, *others)}
     common = {lengths[row] for row in some} & {lengths[row] for row in others} - {None}
     digests = {row: _digest(sources[row]) for row, length in lengths.items() if length in common}
-    alike: dict[bytes | None, list[int]] = defaultdict(list)
-    for row in others:
-        alike[digests.get(row)].append(row)
-    alike[None] = []  # what was not read, or cannot be, equals nothing
-    return [(row, other) for row in some for other in alike.get(digests.get(row), [])]
+    alike: dict[bytes | None, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for place, rows in enumerate((some, others)):
+        for row in rows:
+            alike[digests.get(row)][place].append(row)
+    alike.pop(None, None)  # what was not read, or cannot be, equals nothing
+    pairs = [(ones[0], other) for ones, found in alike.values() if ones for other in found]
+    return pairs + [(one, found[0]) for ones, found in alike.values() if found for one in ones[1:]]
 
 
 class Inside:
