@@ -323,6 +323,38 @@ def test_dropout_draws_from_the_random_state_too_and_leaves_torchs_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_thread_that_ends_its_prediction_does_not_disturb_another(tmp_path, loaded):
+    x, _, given, verified = make_data(60)
+    first_began, second_began, first_ended = threading.Event(), threading.Event(), threading.Event()
+    modes = []
+
+    class Watched(nn.Identity):
+        def forward(self, x):
+            if threading.current_thread().name == "first":
+                first_began.set()
+                assert second_began.wait(30)
+            elif first_began.is_set():
+                second_began.set()
+                assert first_ended.wait(30)
+                modes.append(self.training)
+            return x
+
+    net = nn.Sequential(Watched(), make_net())
+    clf = FasTENClassifier(net=net, epochs=1).fit(x, given, y_verified=verified)
+    if loaded:
+        clf.save(tmp_path / "saved")
+        clf = FasTENClassifier.load(tmp_path / "saved", net=net)
+    first, second = (threading.Thread(target=clf.predict_proba, args=[x], name=name) for name in ("first", "second"))
+    first.start()
+    assert first_began.wait(30)
+    second.start()
+    first.join()
+    first_ended.set()
+    second.join()
+    assert modes == [False]
+
+
 def test_fits_in_threads_that_overlap_leave_torchs_generator_as_it_was(monkeypatch):
     x, _, given, verified = make_data(60)
     both, one_left, fit_task = threading.Barrier(2), threading.Event(), fasten.estimator.fit_task

@@ -94,7 +94,7 @@ class Fitted:
     """What prediction needs: the run, the network that it trained, and how examples look, as in a record's `data`."""
 
     run: Run
-    method: nn.Module
+    method: nn.Module  # in evaluation mode for good: several threads may predict at once
     data: Mapping[str, Any]  # class_names, shape, mean, std
 
 
@@ -168,7 +168,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with seeded(seed, "training"):
             method, found, self.notes_ = fit_task(run, task, machine, _module(self.net))
         data = {"class_names": task.class_names, "shape": task.shape, "mean": task.mean, "std": task.std}
-        self._fitted = Fitted(run, method, data)
+        self._fitted = Fitted(run, method.eval(), data)
         table = found.findings.table(found.known, task.class_names, verdicts=True)
         self._keep(table, found.findings.transition, found.scores["evidence"])
         for sentence in found.findings.cautions:
@@ -333,7 +333,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"{path} does not hold the weights of this network; give `load` the one it was trained with"
             )
-        self._fitted = Fitted(run, method, meta["data"])
+        self._fitted = Fitted(run, method.eval(), meta["data"])
         self.notes_ = meta["notes"]
         table = pd.read_parquet(BytesIO(tensors["label_issues"].numpy().tobytes()))
         packed = BytesIO(tensors["matrices"].numpy().tobytes() if "matrices" in tensors else b"")
