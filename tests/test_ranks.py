@@ -221,7 +221,8 @@ def test_a_rank_that_is_killed_twice_changes_nothing(trained, tmp_path):
 def test_after_an_error_in_one_rank_both_end_with_their_sentence():
     """Threads of the group would abort the process at its end, now and then."""
     (first, lost), (second, failed) = on_two_ranks("failing_rank.py")
-    assert lost.startswith("rank 0 has lost the others")
+    assert lost.startswith("rank 0 has lost the others (")
+    assert "`fasten resume` under torchrun continues the run" in lost
     assert (len(lost.splitlines()), failed) == (1, "the disk is full\n")
     assert (first.returncode, second.returncode) == (0, 0), lost
 

@@ -54,7 +54,8 @@ def joined() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise ConnectionError(
-            f"rank {os.environ.get('RANK')} has lost the others: {str(error).split('. ')[0]}"
+            f"rank {os.environ.get('RANK')} has lost the others ({str(error).split('. ')[0]}); once what ended them is "
+            "mended, `fasten resume` under torchrun continues the run; with --max-restarts torchrun does so itself"
         ) from error
     finally:
         _joined = False
