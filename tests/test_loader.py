@@ -263,6 +263,21 @@ def test_balanced_draws_take_labels_of_any_kind_and_none_that_are_no_class():
         assert torch.equal(weight, draws[0][1])
 
 
+@pytest.mark.parametrize("num_classes", [2, 5000])
+def test_a_table_of_many_classes_takes_no_more_passes_over_the_rows(num_classes):
+    calls = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            calls.append(function)
+            return function(*arguments, **(options or {}))
+
+    with Count():
+        draw = BalancedDraw(torch.arange(10_000) % num_classes, 1, num_classes)
+    assert len(calls) < 50
+    assert draw.count.tolist() == [10_000 // num_classes] * num_classes
+
+
 def test_balanced_draws_are_uniform_over_the_rows_of_a_class():
     labels = torch.tensor([0] * 5 + [1] * 20)
     index, _ = BalancedDraw(labels, 2, 2)(20_000, torch.Generator().manual_seed(0))

@@ -72,9 +72,11 @@ class BalancedDraw:
     def __init__(self, labels: Any, per_class: int, num_classes: int) -> None:
         labels = torch.as_tensor(labels)
         self.per_class = per_class
-        members = [torch.nonzero(labels == c).flatten() for c in range(num_classes)]
-        self.count = torch.tensor([len(m) for m in members], device=labels.device)
-        self.rows = torch.cat([*members, labels.new_zeros(1, dtype=torch.int64)])  # the last is for empty classes
+        classes = labels.long()
+        known = torch.nonzero((classes == labels) & (classes >= 0) & (classes < num_classes)).flatten()
+        self.count = torch.bincount(classes[known], minlength=num_classes)
+        by_class = known[classes[known].argsort(stable=True)]
+        self.rows = torch.cat([by_class, by_class.new_zeros(1)])  # the last is for empty classes
         self.first = torch.where(self.count > 0, self.count.cumsum(0) - self.count, len(self.rows) - 1)
         self.most = max(per_class, int(self.count.max()))
         self.even = num_classes * self.most <= PADDING * max(len(labels), FEW)
