@@ -385,7 +385,7 @@ def change_record(copy: Path, part: str, **changes: object) -> None:
 def test_a_record_of_another_version_is_refused(copy, capsys):
     change_record(copy, "result", null=True)
     change_record(copy, "run", recipe={"milestones": [], "warmth": 3})
-    refuse("resume run", capsys, "damaged or of another version", "warmth")
+    refuse("resume run", capsys, "damaged or from another version", "warmth")
 
 
 def test_a_record_that_does_not_say_how_it_was_run_cannot_be_resumed(copy, capsys):

@@ -59,7 +59,7 @@ def test_a_run_without_weights_is_written_as_before_there_were_any():
     ],
 )
 def test_a_run_of_another_version_is_refused(values):
-    with pytest.raises(ValueError, match="damaged or of another version"):
+    with pytest.raises(ValueError, match="damaged or from another version"):
         Run.from_json(values)
 
 

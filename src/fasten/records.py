@@ -96,7 +96,7 @@ class Run:
             recipe = {**values["recipe"], "milestones": tuple(values["recipe"]["milestones"])}
             return Run(**{**values, "recipe": Recipe(**recipe)})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"the record's `run` is damaged or of another version ({error}); run it again") from None
+            raise ValueError(f"the record's `run` is damaged or from another version ({error}); run it again") from None
 
 
 def environment() -> dict[str, Any]:

@@ -489,7 +489,7 @@ def test_a_comparison_is_no_run_and_its_folder_says_how_to_go_on(copy, capsys):
 )
 def test_a_damaged_comparison_is_refused(copy, capsys, text):
     (copy / "compare.json").write_text(text)
-    refuse(f"{COMMAND} --out out", capsys, "compare.json is damaged or of another version")
+    refuse(f"{COMMAND} --out out", capsys, "compare.json is damaged or from another version")
 
 
 def test_damaged_runs_are_refused(copy, capsys):

@@ -625,7 +625,7 @@ def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, cap
         ("reproduce small --out file/deeper", ["file is a file"]),
         ("reproduce small --out foreign", ["foreign is not empty", "`fasten reproduce`"]),
         ("reproduce small --out other", ["made with --setting miniature, not paper"]),
-        ("reproduce small --out damaged", ["reproduce.json is damaged or of another version"]),
+        ("reproduce small --out damaged", ["reproduce.json is damaged or from another version"]),
         ("reproduce small --jsn", ["--jsn", "--json"]),
     ],
 )
@@ -724,7 +724,7 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
 def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
     Path("out").mkdir()
     Path("out/reproduce.json").write_text(f'{{"schema": 1, "setting": "paper", "experiments": {{"small": {table}}}}}')
-    refuse(COMMAND, capsys, "reproduce.json is damaged or of another version; choose another --out")
+    refuse(COMMAND, capsys, "reproduce.json is damaged or from another version; choose another --out")
 
 
 @pytest.mark.parametrize("how", ["damaged", "lost"])

@@ -281,7 +281,7 @@ def _read(out: Path) -> Summary:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise ValueError(f"{path} is damaged or of another version; choose another --out")
+        raise ValueError(f"{path} is damaged or from another version; choose another --out")
     return dict(found)
 
 

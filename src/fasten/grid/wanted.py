@@ -303,7 +303,7 @@ def read_summary(out: Path) -> Summary | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise ValueError(f"{path} is damaged or of another version; {_elsewhere(out)}")
+        raise ValueError(f"{path} is damaged or from another version; {_elsewhere(out)}")
     return dict(found)
 
 
