@@ -31,7 +31,7 @@ from fasten.data.arrays import rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows, note_only_verified
-from fasten.data.targets import check_labelled, check_one_kind, known_texts, make_classes, plain_labels, truths_as_given
+from fasten.data.targets import checked_labels, known_texts, make_classes, truths_as_given
 from fasten.data.task import Task
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
@@ -226,9 +226,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Check what `fit` was given; sets `classes_` and what scikit-learn remembers about X."""
         if (X_clean is None) != (y_clean is None):
             raise ValueError("X_clean and y_clean come together, but one of them is missing; give both")
-        check_one_kind(y)
-        y = plain_labels(on_host(y))
-        check_labelled(y)
+        y = checked_labels(y, y_verified)
         if _is_table(X):
             x, y = validate_data(self, on_host(X), y, dtype=NUMBERS, ensure_min_samples=2)
         else:

@@ -10,12 +10,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fasten.data.labels import check_nobody, classes_of, label_texts
+from fasten.data.labels import check_nobody, classes_of, label_texts, on_host
 
 Texts = list[str | None]
 
 
-def check_one_kind(y: Any) -> None:
+def checked_labels(y: Any, y_verified: Any = None) -> Any:
+    """Return labels as scikit-learn can take them; raise if they are of two kinds, or some are missing."""
+    _check_one_kind(y)
+    _check_same_order(y, y_verified)
+    y = _plain_labels(on_host(y))
+    _check_labelled(y)
+    return y
+
+
+def _check_one_kind(y: Any) -> None:
     """Raise if texts and numbers are mixed: NumPy would turn all into texts, and predictions would be texts too."""
     labels = y.tolist() if getattr(y, "dtype", None) == np.dtype(object) else y  # an array or a pandas column
     if isinstance(labels, list | tuple):
@@ -26,7 +35,7 @@ def check_one_kind(y: Any) -> None:
             raise ValueError("y has both texts and numbers as labels; write all of them as texts, or all as numbers")
 
 
-def check_labelled(y: Any) -> None:
+def _check_labelled(y: Any) -> None:
     """Raise if a label is missing in a list, a pandas object or an array of objects.
 
     Without this check scikit-learn would call the labels regression targets, or fail at pandas' NA.
@@ -38,10 +47,28 @@ def check_labelled(y: Any) -> None:
             raise ValueError(f"y holds no label in row {missing[0][0]}; give one for each row")
 
 
-def plain_labels(y: Any) -> Any:
+def _check_same_order(y: Any, y_verified: Any) -> None:
+    """Raise if the indexes of two pandas objects have the same entries in another order: it is unclear what counts.
+
+    >>> _check_same_order(pd.Series([0, 1]), pd.Series([1, 0], [1, 0]))
+    Traceback (most recent call last):
+    ValueError: y and y_verified have the same index in another order; give y_verified.loc[y.index] or, if it has the \
+order of y already, y_verified.to_numpy()
+    """
+    if not all(isinstance(values, pd.Series | pd.DataFrame) for values in (y, y_verified)):
+        return
+    one, other = y.index, y_verified.index
+    if one.is_unique and not one.equals(other) and set(one) == set(other):
+        raise ValueError(
+            "y and y_verified have the same index in another order; give y_verified.loc[y.index] or, if it has the "
+            "order of y already, y_verified.to_numpy()"
+        )
+
+
+def _plain_labels(y: Any) -> Any:
     """Return labels of pandas' nullable types, and objects that are truth values, as NumPy arrays; others unchanged.
 
-    >>> plain_labels(pd.Series([2, 1], dtype="Int64")), plain_labels(np.array([True, False], object))
+    >>> _plain_labels(pd.Series([2, 1], dtype="Int64")), _plain_labels(np.array([True, False], object))
     (array([2, 1]), array([ True, False]))
     """
     kind = getattr(y, "dtype", None)
