@@ -171,6 +171,13 @@ def test_own_data_without_verified_rows_can_be_trained_on_as_they_are(here, caps
     assert any("judged by the one of 3 networks that had not seen it" in note for note in record["notes"])
 
 
+def test_that_most_labels_look_wrong_is_said_by_calibrated_probabilities_alone(here, capsys):
+    x, given, truth = make_blobs(400)
+    np.savez("half.npz", x=x, labels=given, verified=np.where(np.arange(400) % 2, truth, -1))
+    answer("train half.npz --device cpu --epochs 1 --no-references --set rate=10 --out run", capsys)
+    assert not any("of the labels look wrong" in note for note in read_record(Path("run"))["notes"])
+
+
 def test_large_images_without_a_gpu_come_with_a_word_on_their_size(here, capsys):
     for size, said in ((64, False), (65, True)):
         command = f"train photos --verified verified.txt --size {size} --set net=small-cnn --device cpu --epochs 1"

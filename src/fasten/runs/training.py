@@ -201,7 +201,8 @@ class _Session:
         self.record["notes"] += final_warnings(best, found.probs, found.findings.transition)
         self._fill(found, best, preparation, peak)
         self._references()
-        hint = most_labels_wrong(self.run.method, float(found.findings.judged.p_wrong.mean()))
+        p_wrong = found.findings.calibrated(found.known.given).p_wrong
+        hint = most_labels_wrong(self.run.method, float(p_wrong.mean()))
         self.record["notes"] += filter(None, [clean_rows_do_better(self.record) or hint])
         if self.log is not None:
             self._write(found, self.log)
