@@ -215,7 +215,7 @@ CUT = stored(Image.fromarray(RNG.integers(0, 256, (50, 50), np.uint8)))[:-400]
     ("source", "reason"),
     [
         (b"not an image", "not an image of a known format"),
-        (b"", "not an image of a known format"),
+        (b"", "the file is empty"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
         (CUT, "truncated|broken|Truncated"),
         (stored(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF"), "floating-point numbers"),

@@ -253,7 +253,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("x,label\n1,cat\nNaN,dog\n", "column 'x' lacks a finite number in 1 of 2 rows"),
         (
             "x,label\n1,cat\n-inf,dog\n",
-            r"column 'x' holds a number beyond float32's range \(±3.4e\+38\) in 1 of 2 rows",
+            r"'x' holds a number beyond float32's range \(±3.4e\+38\), or an infinite one, in 1 of 2 rows",
         ),
         ("x,label\n1,cat\n1e200,dog\n", "beyond float32's range .* in 1 of 2 rows, first in row 1; rescale it"),
         ("x,label\n1e200,cat\n,dog\n", "column 'x' lacks a finite number in 1 of 2 rows, first in row 1"),

@@ -273,7 +273,7 @@ def _attempt(function: Callable[[Encoded], T], source: Encoded) -> T | str:
     except PermissionError:
         return "no permission to read it"
     except UnidentifiedImageError:
-        return "not an image of a known format"
+        return "not an image of a known format" if _length(source) else "the file is empty"
     except Image.DecompressionBombError:
         return f"it claims more than {MAX_PIXELS:,} pixels"
     except Exception as error:

@@ -16,14 +16,14 @@ NAMED = 5  # columns named in a message
 
 
 def check_numbers(what: str, x: NDArray[np.float32]) -> None:
-    """Raise if a number is missing or outside float32's range."""
+    """Raise if a number is missing, infinite or outside float32's range."""
     lacking, large = np.flatnonzero(np.isnan(x).any(1)), np.flatnonzero(np.isinf(x).any(1))
     if len(lacking):
         where = f"{len(lacking)} of {len(x)} rows, first in row {lacking[0]}"
         raise ValueError(f"{what} lacks a finite number in {where}; fill them in, or take the column or the rows out")
     if len(large):
         where = f"{len(large)} of {len(x)} rows, first in row {large[0]}"
-        most = f"beyond float32's range (±{np.finfo(np.float32).max:.1e})"
+        most = f"beyond float32's range (±{np.finfo(np.float32).max:.1e}), or an infinite one,"
         raise ValueError(f"{what} holds a number {most} in {where}; rescale it, or take the column or the rows out")
 
 
