@@ -203,6 +203,7 @@ def test_its_losses_have_not_moved(name, request):
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(found, indent=1) + "\n")
+    assert path.exists(), "a new method: write its golden trajectory with --update-golden"
     expected = json.loads(path.read_text())
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-9)
     np.testing.assert_allclose(found["epoch_losses"], expected["epoch_losses"], rtol=1e-9)
