@@ -26,7 +26,7 @@ ORDER = [
     *("nets.*", "nets", "ops", "ops.*", "methods.*", "methods"),
     *("metrics", "audit", "audit.calibration", "audit.corrections", "audit.dependence", "audit.evidence"),
     "audit.findings",
-    *("machine", "capture", "averaging", "optimizers", "update", "engine", "evaluate"),
+    *("machine", "capture", "averaging", "opinions", "optimizers", "update", "engine", "evaluate"),
     *("own", "datasets", "options", "records", "runs", "runs.folders"),
     "experiments.spec",  # the report shows what these values say
     *("report.*", "report", "audit.gallery", "runs.*"),

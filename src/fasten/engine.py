@@ -15,6 +15,7 @@ from fasten.capture import OneUpdate, capture, uncompiled
 from fasten.contract import Stage
 from fasten.loader import Loader
 from fasten.machine import Machine
+from fasten.opinions import Opinions
 from fasten.ranks import in_order, places
 from fasten.update import Update
 
@@ -53,6 +54,7 @@ class Fit:
         self.progress = Progress()
         self.after_update: Callable[[bool], None] = lambda epoch_ended: None
         self.selected: dict[str, Tensor] = {}  # the method's networks in the selected epoch
+        self.opinions = Opinions()  # replaced if the audited rows are judged by a mean over epochs
         self.initial = _networks(method) if any(stage.start == "initial" for stage in plan) else {}
         self.update: Update | None = None
         self._clock = time.perf_counter()
@@ -90,6 +92,7 @@ class Fit:
         return step, stage
 
     def _begin(self, stage: Stage) -> None:
+        self.opinions.forget()
         if stage.start != "last":
             self._load_networks(self.selected)
         self._prepare(stage)
@@ -139,6 +142,8 @@ class Fit:
         row: Row = {"epoch": len(at.rows) + 1, "stage": stage.name, "loss": update.loss.item() / at.update}
         with update.mean.in_place():
             row |= self.measure(self.method, update.seen())
+            if self.opinions.due(at.epoch, stage.epochs):
+                self.opinions.listen(predictions(self.method, self.loader, "audited"))
             self._select(row)
         self.method.train()
         self.tick()
@@ -160,6 +165,7 @@ class Fit:
         if best is None or score is None or score >= best["valid_accuracy"]:
             self.progress.best = row
             self.selected = _networks(self.method)
+            self.opinions.select()
 
     def predict(self, source: str, of: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Implements `Predict`, for `Stage.prepare`."""
@@ -169,7 +175,7 @@ class Fit:
         """All tensors that a checkpoint keeps."""
         kept = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
         kept |= {f"selected.{name}": tensor for name, tensor in self.selected.items()}
-        kept |= {f"initial.{name}": tensor for name, tensor in self.initial.items()}
+        kept |= {f"initial.{name}": tensor for name, tensor in self.initial.items()} | self.opinions.tensors()
         return kept | (self.update.tensors() if self.update else self._restored)
 
     def restore(self, progress: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -179,6 +185,8 @@ class Fit:
         with _of_this_version():
             self.progress = Progress(**progress)
             self.method.load_state_dict(_under("method.", move))
+            for name, tensor in self.opinions.tensors().items():
+                tensor.copy_(move[name].view_as(tensor))
         self.selected, self.initial = _under("selected.", move), _under("initial.", move)
         self._restored = {n: t for n, t in move.items() if n.startswith(("sum.", "history.", "optim.", "mean."))}
 

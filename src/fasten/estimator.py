@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,12 @@ from fasten.options import apply_settings, find_method, rate_of
 from fasten.own import Own, auto_recipe, make_own_task, make_test_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
 from fasten.runs.beginnings import check_plan
-from fasten.runs.building import build_method, fill_networks, make_fit, make_loader, seeded, weights_and_tables
+from fasten.runs.building import build_method, fill_networks, listen, make_fit, make_loader, seeded, weights_and_tables
 from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.runs.divergence import Diverged, check_finite
 from fasten.runs.inference import blank_task, trainable
 from fasten.runs.notes import coverage_notes, length_notes
-from fasten.runs.unseen import by_heart, unseen_probabilities
+from fasten.runs.unseen import judge_of
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # their name in messages
@@ -68,6 +67,7 @@ def fit_task(
     """
     fit = make_fit(run, task, machine, net=net)
     check_plan(fit.method, fit.plan, task)
+    listen(fit, run, task)
 
     def check(epoch_ended: bool) -> None:
         if not epoch_ended:
@@ -82,10 +82,9 @@ def fit_task(
     fit.after_update = check
     fit.run()
     notes: list[str] = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan)]
-    judged = partial(unseen_probabilities, run, task, machine, say=notes.append, net=net)
-    unseen = judged if by_heart(run, task) else None
+    judge = judge_of(fit, run, task, notes.append, net)
     min_precision = (run.own or {}).get("min_precision")
-    found = evaluate(fit.method, task, fit.loader, min_precision, run.seed, unseen=unseen)
+    found = evaluate(fit.method, task, fit.loader, min_precision, run.seed, judge=judge)
     return fit.method, found, [*notes, *found.findings.notes]
 
 

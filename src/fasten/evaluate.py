@@ -96,17 +96,17 @@ def evaluate(
     min_precision: float | None = None,
     seed: int = 0,
     store: Path | None = None,
-    unseen: Callable[[Probabilities], Probabilities] | None = None,
+    judge: Callable[[Probabilities], Probabilities] | None = None,
 ) -> Evaluation:
     """Evaluate a method as it is now; `min_precision` is the precision that the corrections of labels must keep.
 
     With `store`, the probabilities are written to that file as they come and are read from it, so they need no memory.
-    `unseen` replaces the method's probabilities by those of networks that have not memorised the given labels.
+    `judge` replaces the method's probabilities of the audited rows by others, which know wrong labels better.
     """
     test = predict(method, loader, "test").cpu().double().numpy()
     probs = _probabilities(method, loader, store)
-    if unseen is not None:
-        probs = unseen(probs)
+    if judge is not None:
+        probs = judge(probs)
         if store is not None:
             write_npy(store, iter([probs]), probs.shape)
     known = audited_known(task)

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from fasten.runs.beginnings import (
     other_machine,
     saved_record,
 )
-from fasten.runs.building import build_method, make_fit, plan_of, weights_and_tables
+from fasten.runs.building import build_method, listen, make_fit, plan_of, weights_and_tables
 from fasten.runs.checkpoint import Checkpoints
 from fasten.runs.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
 from fasten.runs.folders import check_folder
@@ -49,7 +48,7 @@ from fasten.runs.notes import (
     most_labels_wrong,
     stages_in_words,
 )
-from fasten.runs.unseen import by_heart, unseen_probabilities
+from fasten.runs.unseen import judge_of
 from fasten.signals import asked_to_stop
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at the end of an epoch, if so much time has passed since the last one
@@ -144,6 +143,7 @@ class _Session:
         self.machine = choose_machine(settings.device, deterministic=settings.deterministic)
         self.fit = make_fit(run, task, self.machine)
         self.fit.after_update = self._after_update
+        listen(self.fit, run, task)
         self.method, self.loader = self.fit.method, self.fit.loader
         self.updates = _count_updates(self.fit)
         self.checkpoints = Checkpoints(out / "checkpoint")
@@ -188,11 +188,8 @@ class _Session:
             self.checkpoints.close()
         min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
-        peak, unseen = _peak_memory(self.machine.device), None
-        if by_heart(self.run, self.task):
-            judged = partial(unseen_probabilities, self.run, self.task, self.machine)
-            unseen = partial(judged, say=self._note, rate_factor=self.fit.progress.rate_factor)
-        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, unseen)
+        peak, judge = _peak_memory(self.machine.device), judge_of(self.fit, self.run, self.task, self._note)
+        found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, judge)
         if self.task.known is not None:
             for note in found.findings.notes:
                 self._note(note)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from fasten.data.task import Labels, Task
-from fasten.engine import predict
+from fasten.engine import Fit, predict
 from fasten.machine import Machine
 from fasten.records import Run
 from fasten.runs.building import make_fit
@@ -31,6 +32,18 @@ VERIFY = "; verify some rows at random, and train again with them"
 def by_heart(run: Run, task: Task) -> bool:
     """Whether a method will memorise the wrong labels of a user's own data, and nothing says which these are."""
     return run.method == "cross-entropy" and task.known is not None and not len(task.clean)
+
+
+def judge_of(
+    fit: Fit, run: Run, task: Task, say: Callable[[str], None], net: nn.Module | None = None
+) -> Callable[[Probabilities], Probabilities] | None:
+    """What replaces the last word of a trained network on the audited rows, if anything."""
+    if by_heart(run, task):
+        factor = fit.progress.rate_factor
+        return partial(unseen_probabilities, run, task, fit.machine, say=say, net=net, rate_factor=factor)
+    if len(fit.opinions.selected):
+        return lambda probs: fit.opinions.selected.cpu().numpy()
+    return None
 
 
 def unseen_probabilities(

@@ -1,0 +1,58 @@
+"""What a network says about each row over a stage, as a mean: it finds wrong labels better than the last word.
+
+Early in training a network has not yet memorised wrong labels; at the end it may have. So users' own rows are judged by
+the mean p(y | x) over the epochs up to the selected one. `observing.py` makes the same mean in a user's own loop. What
+is gained by it is in docs/methods.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+TIMES, TIMES_STREAMED = 30, 10  # at most about so many epochs of a stage count: each costs a pass over the rows
+MOST = 2**26  # probabilities in a mean, 256 MB; with more rows or classes, the last word has to do
+
+
+class Opinions:
+    """The mean p(y | x) of some rows over the epochs of a stage, and the mean as it was at the selected epoch."""
+
+    def __init__(
+        self, rows: int = 0, num_classes: int = 0, device: torch.device | None = None, most: int = TIMES
+    ) -> None:
+        self.most = most
+        self.mean = torch.zeros(rows, num_classes, device=device)
+        self.selected = torch.zeros_like(self.mean)
+        self.times = torch.zeros((), dtype=torch.int64)  # epochs in `mean`
+
+    def due(self, epoch: int, epochs: int) -> bool:
+        """Whether an epoch of a stage counts: the first one, then every few; without rows none.
+
+        >>> [epoch for epoch in range(1, 31) if Opinions(1, 2, most=10).due(epoch, 30)]
+        [1, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30]
+        """
+        return len(self.mean) > 0 and (epoch == 1 or epoch % math.ceil(epochs / self.most) == 0)
+
+    def forget(self) -> None:
+        """Start again, for a new stage."""
+        self.times.zero_()
+
+    def listen(self, parts: Iterable[Tensor]) -> None:
+        """Take class probabilities of all rows into the mean; they come in parts, in order."""
+        self.times += 1
+        first, share = 0, 1 / int(self.times)
+        for part in parts:
+            self.mean[first : first + len(part)].lerp_(part.to(self.mean), share)
+            first += len(part)
+
+    def select(self) -> None:
+        """Keep the mean as it is now: an epoch was selected."""
+        self.selected.copy_(self.mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint must keep."""
+        kept = {"mean": self.mean, "selected": self.selected, "times": self.times}
+        return {f"opinions.{name}": tensor for name, tensor in kept.items()} if len(self.mean) else {}

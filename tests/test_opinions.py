@@ -1,0 +1,130 @@
+"""Users' own rows are judged by the mean of what the network says up to its selected epoch, whatever interrupts it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from fasten.contract import Recipe
+from fasten.data.arrays import rows_from_arrays
+from fasten.engine import predict
+from fasten.machine import Machine
+from fasten.metrics import auroc
+from fasten.opinions import Opinions
+from fasten.own import make_own_task
+from fasten.records import Run
+from fasten.runs import building
+from fasten.runs.building import listen, make_fit
+from fasten.runs.unseen import judge_of
+from own_data import make_blobs, wrong_labels
+
+CPU = Machine(torch.device("cpu"))
+EPOCHS = 12
+RUN = Run("rows", recipe=Recipe("mlp", EPOCHS, 50, rate=0.3, milestones=(), average=0.1), own={})
+
+
+def task_of(n=300, *, verified=100):
+    x, given, truth = make_blobs(n)
+    checked = [str(t) if i < verified else None for i, t in enumerate(truth)]
+    return make_own_task(rows_from_arrays(x, [str(g) for g in given], y_verified=checked, name="rows"), 0)
+
+
+def fit_of(task, run=RUN):
+    fit = make_fit(run, task, CPU)
+    listen(fit, run, task)
+    return fit
+
+
+def test_it_is_the_mean_of_all_that_was_heard():
+    rng, opinions = np.random.default_rng(0), Opinions(7, 3)
+    heard = rng.random((5, 7, 3)).astype(np.float32)
+    for probs in torch.from_numpy(heard):
+        opinions.listen(probs.split(3))
+    np.testing.assert_allclose(opinions.mean, heard.mean(0), rtol=1e-5)
+    opinions.select()
+    opinions.forget()
+    opinions.listen([torch.ones(7, 3)])
+    assert (opinions.mean == 1).all(), "nothing is left of an earlier stage"
+    np.testing.assert_allclose(opinions.selected, heard.mean(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("most", [EPOCHS, 5])
+def test_rows_are_judged_by_the_epochs_up_to_the_selected_one(most):
+    task = task_of()
+    fit, said = fit_of(task), []
+    fit.opinions.most = most
+    measure = fit.measure
+
+    def measured(method, history):
+        said.append(predict(method, fit.loader, "audited").numpy())
+        row = measure(method, history)
+        return {**row, "valid_accuracy": 1.0 if len(said) == 8 else 0.5}  # the eighth epoch is selected
+
+    fit.measure = measured
+    fit.run()
+    heard = [epoch for epoch in range(1, 9) if fit.opinions.due(epoch, EPOCHS)]
+    assert heard == {EPOCHS: [1, 2, 3, 4, 5, 6, 7, 8], 5: [1, 3, 6]}[most]
+    judged = judge_of(fit, RUN, task, print)(said[7])
+    np.testing.assert_allclose(judged, np.mean([said[epoch - 1] for epoch in heard], axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("stop", [3, 6, 17])
+def test_a_stopped_run_that_continues_has_heard_the_same(stop):
+    task = task_of()
+    whole, broken = fit_of(task), fit_of(task)
+    whole.run()
+
+    def interrupt(epoch_ended):
+        if broken.progress.done == stop:
+            raise KeyboardInterrupt
+
+    broken.after_update = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    kept = {name: tensor.clone() for name, tensor in broken.tensors().items()}
+    resumed = fit_of(task)
+    resumed.restore(broken.snapshot(), kept)
+    resumed.run()
+    assert whole.opinions.selected.any()
+    assert torch.equal(whole.opinions.selected, resumed.opinions.selected)
+    assert torch.equal(whole.opinions.mean, resumed.opinions.mean)
+
+
+def test_training_is_the_same_with_and_without():
+    task = task_of()
+    with_it, without = fit_of(task), make_fit(RUN, task, CPU)
+    with_it.run()
+    without.run()
+    state = without.method.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in with_it.method.state_dict().items())
+
+
+def test_only_methods_that_gain_by_it_and_tables_that_fit_in_memory_have_it(monkeypatch):
+    task = task_of()
+    assert judge_of(fit_of(task), RUN, task, print) is not None
+    other = replace(RUN, method="mw-net")
+    assert judge_of(fit_of(task, other), other, task, print) is None
+    monkeypatch.setattr(building, "MOST", 1000)
+    assert judge_of(fit_of(task), RUN, task, print) is None
+
+
+def test_wrong_labels_that_the_network_has_memorised_are_still_found():
+    images, truth = load_digits(return_X_y=True)
+    x, truth = images[:700].astype(np.float32), truth[:700]
+    given = wrong_labels(truth, 0.6, 10, seed=0)
+    checked = [str(t) if i < 100 else None for i, t in enumerate(truth)]
+    task = make_own_task(rows_from_arrays(x, [str(g) for g in given], y_verified=checked, name="rows"), 0)
+    run = replace(RUN, recipe=replace(RUN.recipe, epochs=60))
+    fit = fit_of(task, run)
+    fit.measure = lambda method, history: {"valid_accuracy": None}  # the last epoch is selected
+    fit.run()
+    last = predict(fit.method, fit.loader, "audited").numpy()
+    mean = judge_of(fit, run, task, print)(last)
+    rows = np.flatnonzero(task.known.verified[task.audited] < 0)
+    labels, wrong = given[task.audited][rows], (given != truth)[task.audited][rows]
+    by_mean, by_last = (auroc(-probs[rows, labels], wrong) for probs in (mean, last))
+    assert 1 - by_mean < 0.7 * (1 - by_last)
