@@ -40,34 +40,58 @@ def fit_of(task, run=RUN):
 
 
 def test_it_is_the_mean_of_all_that_was_heard():
-    rng, opinions = np.random.default_rng(0), Opinions(7, 3)
+    rng, opinions = np.random.default_rng(0), Opinions(7, 3, num_valid=10)
     heard = rng.random((5, 7, 3)).astype(np.float32)
     for probs in torch.from_numpy(heard):
-        opinions.listen(probs.split(3))
+        opinions.listen(0.5, probs.split(3))
     np.testing.assert_allclose(opinions.mean, heard.mean(0), rtol=1e-5)
     opinions.select()
     opinions.forget()
-    opinions.listen([torch.ones(7, 3)])
+    opinions.listen(0.1, [torch.ones(7, 3)])
     assert (opinions.mean == 1).all(), "nothing is left of an earlier stage"
     np.testing.assert_allclose(opinions.selected, heard.mean(0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("most", [EPOCHS, 5])
-def test_rows_are_judged_by_the_epochs_up_to_the_selected_one(most):
+def ref_heard(accuracies, n):
+    """The epochs in the mean at the end, epoch by epoch."""
+    heard = []
+    for epoch, accuracy in enumerate(accuracies):
+        best = max(accuracies[: epoch + 1])
+        p = (best * n + 1) / (n + 2)
+        least = best - np.sqrt(p * (1 - p) / n) - 1e-6
+        if accuracy >= least:
+            heard = [*(heard if all(accuracies[e] >= least for e in heard) else []), epoch]
+    return heard
+
+
+@pytest.mark.parametrize("n", [10, 50, 1000])
+@pytest.mark.parametrize("seed", range(5))
+def test_epochs_that_knew_too_little_are_left_out(n, seed):
+    rng = np.random.default_rng(seed)
+    accuracies = (np.round(n * np.sort(rng.beta(4, 2, 30)) + rng.normal(0, 0.02 * n, 30)).clip(0, n) / n).tolist()
+    opinions, said = Opinions(2, 3, num_valid=n), rng.dirichlet(np.ones(3), (30, 2)).astype(np.float32)
+    for accuracy, probs in zip(accuracies, said, strict=True):
+        opinions.listen(accuracy, [torch.from_numpy(probs)])
+    heard = ref_heard(accuracies, n)
+    assert int(opinions.times) == len(heard)
+    np.testing.assert_allclose(opinions.mean, said[heard].mean(0), rtol=1e-5)
+
+
+ACCURACIES = [0.1, 0.3, 0.9, 0.92, 0.5, 0.93, 0.92, 0.94, 0.93, 0.5, 0.9, 0.93]
+
+
+@pytest.mark.parametrize(("most", "heard"), [(EPOCHS, [6, 7, 8]), (5, [6])])
+def test_rows_are_judged_by_the_good_epochs_up_to_the_selected_one(most, heard):
     task = task_of()
     fit, said = fit_of(task), []
-    fit.opinions.most = most
-    measure = fit.measure
+    fit.opinions.most, fit.opinions.num_valid = most, 100
 
     def measured(method, history):
         said.append(predict(method, fit.loader, "audited").numpy())
-        row = measure(method, history)
-        return {**row, "valid_accuracy": 1.0 if len(said) == 8 else 0.5}  # the eighth epoch is selected
+        return {"valid_accuracy": ACCURACIES[len(said) - 1]}
 
     fit.measure = measured
     fit.run()
-    heard = [epoch for epoch in range(1, 9) if fit.opinions.due(epoch, EPOCHS)]
-    assert heard == {EPOCHS: [1, 2, 3, 4, 5, 6, 7, 8], 5: [1, 3, 6]}[most]
     judged = judge_of(fit, RUN, task, print)(said[7])
     np.testing.assert_allclose(judged, np.mean([said[epoch - 1] for epoch in heard], axis=0), rtol=1e-5)
 
@@ -103,11 +127,14 @@ def test_training_is_the_same_with_and_without():
     assert all(torch.equal(tensor, state[name]) for name, tensor in with_it.method.state_dict().items())
 
 
-def test_only_methods_that_gain_by_it_and_tables_that_fit_in_memory_have_it(monkeypatch):
+def test_it_takes_a_method_that_gains_by_it_validation_rows_and_a_table_that_fits_in_memory(monkeypatch):
     task = task_of()
     assert judge_of(fit_of(task), RUN, task, print) is not None
     other = replace(RUN, method="mw-net")
     assert judge_of(fit_of(task, other), other, task, print) is None
+    no_valid = task_of(verified=4)
+    assert len(no_valid.valid) == 0
+    assert judge_of(fit_of(no_valid), RUN, no_valid, print) is None
     monkeypatch.setattr(building, "MOST", 1000)
     assert judge_of(fit_of(task), RUN, task, print) is None
 
@@ -120,7 +147,7 @@ def test_wrong_labels_that_the_network_has_memorised_are_still_found():
     task = make_own_task(rows_from_arrays(x, [str(g) for g in given], y_verified=checked, name="rows"), 0)
     run = replace(RUN, recipe=replace(RUN.recipe, epochs=60))
     fit = fit_of(task, run)
-    fit.measure = lambda method, history: {"valid_accuracy": None}  # the last epoch is selected
+    fit.measure = lambda method, history: {"valid_accuracy": 0.5}  # the last epoch is selected
     fit.run()
     last = predict(fit.method, fit.loader, "audited").numpy()
     mean = judge_of(fit, run, task, print)(last)

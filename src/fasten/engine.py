@@ -143,7 +143,7 @@ class Fit:
         with update.mean.in_place():
             row |= self.measure(self.method, update.seen())
             if self.opinions.due(at.epoch, stage.epochs):
-                self.opinions.listen(predictions(self.method, self.loader, "audited"))
+                self.opinions.listen(row["valid_accuracy"], predictions(self.method, self.loader, "audited"))
             self._select(row)
         self.method.train()
         self.tick()

@@ -137,10 +137,10 @@ def make_fit(run: Run, task: Task, machine: Machine, loader: Loader | None = Non
 
 def listen(fit: Fit, run: Run, task: Task) -> None:
     """Have users' own rows judged by the mean of what the network says about them, if the method gains by it."""
-    rows, classes = len(task.audited), task.num_classes
-    if task.known is not None and find_method(run.method).by_mean and rows * classes <= MOST:
-        times = TIMES_STREAMED if isinstance(fit.loader, StreamLoader) else TIMES
-        fit.opinions = Opinions(rows, classes, fit.machine.device, times)
+    rows, classes, valid = len(task.audited), task.num_classes, len(task.valid)
+    if task.known is not None and find_method(run.method).by_mean and valid and rows * classes <= MOST:
+        most = TIMES_STREAMED if isinstance(fit.loader, StreamLoader) else TIMES
+        fit.opinions = Opinions(rows, classes, fit.machine.device, num_valid=valid, most=most)
 
 
 def make_loader(task: Task, machine: Machine, seed: int) -> Loader:
