@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean
@@ -395,6 +396,32 @@ def test_what_the_page_of_the_report_promises_is_quoted_from_the_record():
     single = [100 * kind["off_a_run"] for kind in found]
     assert f"and by {min(single):.1f} to {max(single):.1f} in a single run" in page
     assert f"held the truth in {held} of {runs} runs, and `--min-precision 0.8` was kept in all {kept} runs" in page
+
+
+def test_what_is_said_of_detection_below_the_papers_is_quoted_from_the_records():
+    about = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## Where ours is below")[2]
+    about = " ".join(about.partition("\n## ")[0].split())
+    deep_knn, l2rw, mlac = (
+        json.loads((ROOT / "results" / "cifar10" / f"{method}-symmetric-0.8-seed1.json").read_text())["evaluation"]
+        for method in ("deep-knn", "l2rw", "mlac")
+    )
+    dropped, weight = deep_knn["detection"]["dropped"], l2rw["detection"]["minus_weight"]
+    assert f"{dropped['auprc']:.3f} and {weight['auprc']:.3f} where the paper has" in about
+    assert f"ours has {weight['auroc']:.3f})" in about
+    assert f"{mlac['relabel']['accuracy']:.3f} right where the paper has" in about
+
+
+def test_the_time_of_deep_knn_with_the_rows_that_it_kept_is_that_of_its_records():
+    notes = " ".join((ROOT / "benchmarks" / "NOTES.md").read_text(encoding="utf-8").split())
+    lines = json.loads((ROOT / "benchmarks" / "h200.json").read_text())["methods"]
+    stages = {(line["method"], line["stage"]): (line["milliseconds"], line["updates"]) for line in lines}
+    record = json.loads((ROOT / "results" / "cifar10" / "deep-knn-symmetric-0.8-seed1.json").read_text())
+    kept, data = record["evaluation"]["facts"]["kept_fraction"], record["data"]
+    noisy, clean, size = data["rows_noisy"], data["rows_clean"], record["run"]["recipe"]["batch_size"]
+    shares = {"clean": 1, "union": 1, "filtered": math.ceil((kept * noisy + clean) / size) / ((noisy + clean) / size)}
+    milliseconds = sum(share * math.prod(stages["deep-knn", stage]) for stage, share in shares.items())
+    ratio = milliseconds / math.prod(stages["fasten", "train"])
+    assert f"the {kept:.0%} of the noisy rows that its run on CIFAR-10 at 80% kept, its ratio is {ratio:.2f}" in notes
 
 
 def test_what_is_said_of_spoilt_corrections_is_quoted_from_the_records():
