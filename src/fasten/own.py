@@ -42,7 +42,7 @@ ARRAYS = ".npz"
 SMALL_IMAGE = 16
 MIDDLE_IMAGE = 64
 EPOCHS = 30
-AVERAGE = 0.1  # better than none in everything that benchmarks/averaging.py measures; 0.4 corrects fewer labels
+AVERAGE = 0.1  # better than none in everything that benchmarks/averaging.py measures; 0.4 may correct fewer labels
 
 # For rows of features, chosen on digits' pixels, Gaussians and clusters of 1,400 to 100,000 rows: docs/my-table.md.
 UPDATES = 100  # per epoch, at least, before a mini-batch grows beyond 100 rows
