@@ -153,6 +153,18 @@ def test_a_damaged_record_is_named(tmp_path, content, message):
         read_record(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("0.9", "result.test_accuracy is not a number"), (float("nan"), "NaN is not a number of JSON")],
+)
+def test_a_result_that_is_no_number_is_named(tmp_path, value, message):
+    record = example_record()
+    record["result"]["test_accuracy"] = value
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=f"record.json is damaged .*{message}"):
+        read_record(tmp_path)
+
+
 def test_a_folder_without_a_record_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no run: there is no record\.json in it"):
         read_record(tmp_path)

@@ -51,9 +51,14 @@ FORMS: dict[type, tuple[str, ...]] = {
     ),
     float: (
         *("evaluation.transition.given.*.*", "data.mean.*", "data.std.*", "run.recipe.rate", "run.recipe.momentum"),
-        "run.recipe.weight_decay",
+        *("run.recipe.weight_decay", "result.test_accuracy", "result.valid_accuracy", "epochs.*.corrected_fraction"),
+        *("epochs.*.t_diagonal", "epochs.*.t_diagonal_true", "epochs.*.chi2.*", "evaluation.relabel.*"),
+        *("evaluation.relabel_corrected.*", "evaluation.detection.*.*"),
     ),
-    int: ("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
+    int: (
+        *("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
+        *("result.best_epoch", "epochs.*.epoch"),
+    ),
 }
 KINDS = {dict: "mapping", list: "list", str: "text", float: "number", int: "whole number"}
 # An audit has no noise, and a record in results/ cannot be resumed.
@@ -190,11 +195,11 @@ def read_record(folder: Path) -> Record:
     """Read the record in a run's folder, or in the file given."""
     path = folder / "record.json" if folder.is_dir() else folder
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         missing = "there is no record.json in it" if folder.is_dir() else "it is not there"
         raise ValueError(f"{folder} holds no run: {missing}; {_cure(folder)}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); run it again in another folder") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise ValueError(f"{path} is not a run's record of schema {SCHEMA}; give the folder that --out named")
@@ -209,6 +214,10 @@ def read_record(folder: Path) -> Record:
     if wrong is not None:
         raise ValueError(f"{path} is damaged ({wrong[0]} is not a {KINDS[wrong[1]]}); run it again in another folder")
     return record
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _unlike(values: Any, path: Sequence[str], form: type, place: str = "") -> Iterator[str]:

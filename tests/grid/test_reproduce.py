@@ -718,8 +718,20 @@ def test_damaged_and_foreign_runs_are_refused(made, capsys):
     refuse(COMMAND, capsys, "record.json is damaged", f"remove the folder {path.parent}")
 
 
+@pytest.mark.parametrize("change", [{"noise": None}, {"speed": 3}, {"recipe": {"milestones": [], "pace": 1}}])
+def test_a_run_of_another_version_is_refused_by_its_folder(made, capsys, change):
+    path = Path("out/runs") / key(run_of("clean-only")) / "record.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "run": {**values["run"], **change}}))
+    refuse(COMMAND, capsys, f"the run in {path.parent} is damaged or from another version; remove that folder")
+
+
 @pytest.mark.parametrize(
-    "table", ["[]", "{}", '{"cells": [3], "curves": [], "seeds": [0]}', '{"cells": [{"row": []}], "curves": []}']
+    "table",
+    [
+        *("[]", "{}", '{"cells": [3], "curves": [], "seeds": [0]}', '{"cells": [{"row": []}], "curves": []}'),
+        '{"cells": [{"row": "clean-only", "column": "40%", "panel": "", "x": null}], "curves": [], "seeds": ["a", 0]}',
+    ],
 )
 def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
     Path("out").mkdir()

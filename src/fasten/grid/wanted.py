@@ -239,7 +239,12 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
     folder = out / "runs" / key(run)
     record = record_in(folder)
     if record is not None:
-        if key(Run.from_json(record["run"])) != key(run):
+        try:
+            there = key(Run.from_json(record["run"]))
+        except (ValueError, AttributeError):
+            said = f"the run in {folder} is damaged or from another version"
+            raise ValueError(f"{said}; remove that folder, or choose another --out") from None
+        if there != key(run):
             raise ValueError(f"{folder} holds another run; choose another --out")
         if record["result"] is not None:
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
@@ -299,12 +304,16 @@ def read_summary(out: Path) -> Summary | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         sound = found["schema"] == SCHEMA and "setting" in found
-        sound = sound and all(_places(made) and made["seeds"] for made in found["experiments"].values())
+        sound = sound and all(_places(made) and _are_seeds(made["seeds"]) for made in found["experiments"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
         raise ValueError(f"{path} is damaged or from another version; {_elsewhere(out)}")
     return dict(found)
+
+
+def _are_seeds(values: Any) -> bool:
+    return bool(values) and all(isinstance(value, int) for value in values)
 
 
 def _elsewhere(out: Path) -> str:
