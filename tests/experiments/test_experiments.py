@@ -129,6 +129,7 @@ def test_equal_runs_are_shared_between_tables():
     assert the_run("lambda", "CIFAR-10", "λ = 0.5", "symmetric 80%") == usual
     assert the_run("threshold", "", "accuracy", "ρ = 0.8") == usual
     assert the_run("relabel", "", "fasten", "NLL, overall") == usual
+    assert the_run("correction", "CIFAR-10", "fasten", "80%") == usual
     ablation = the_run("lambda", "CIFAR-10", "λ = 0.1", "symmetric 80%")
     diagonals = EXPERIMENTS["t-diagonal"](PAPER).curves
     assert [c.run for c in diagonals if "asym" not in c.panel] == [usual, usual, ablation, ablation]
@@ -153,6 +154,7 @@ def test_lambda_is_searched_for_where_the_paper_does_not_state_it():
     assert (shown.run, shown.paper) == (cell("relabel", "", "fasten-no-lc", "NLL, overall").rivals[3], None)
     assert cell("oversampling", "CIFAR-10", "naive-oversampling", "symmetric 80%").rivals == ()
     assert cell("relabel", "", "fasten", "NLL, overall").rivals == ()
+    assert cell("correction", "CIFAR-10", "fasten-no-lc", "80%").rivals == ()  # λ is 0.5 with and without correction
 
 
 def test_the_ablations_differ_from_the_usual_run_in_what_they_study():
