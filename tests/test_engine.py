@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from builders import CPU64, make_tiny_task
 from fasten import update
 from fasten.capture import warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
-from fasten.engine import Fit
+from fasten.engine import Fit, predict
 from fasten.loader import Loader
 from fasten.methods import METHODS, Entry
 from fasten.optimizers import SGD
@@ -254,3 +256,42 @@ def test_a_table_that_is_not_of_the_noisy_rows_is_told(name, shape, monkeypatch)
         ValueError, match=rf"the buffer {name} of Tabled has the shape .* expected \(66.* for each noisy"
     ):
         build_method(Run("tiny", method="tabled", recipe=Recipe("small-cnn")), make_tiny_task())
+
+
+def test_threads_that_predict_at_once_leave_the_compiler_switched_on():
+    importlib.import_module("torch._dynamo")
+    fit, compiled = fit_of(Counting(), []), []
+    first_began, last_began, first_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def first(x):
+        first_began.set()
+        assert last_began.wait(30)
+        return x.flatten(1)
+
+    def last(x):
+        last_began.set()
+        assert first_ended.wait(30)
+        return x.flatten(1)
+
+    threads = [threading.Thread(target=predict, args=[fit.method, fit.loader, "valid", of]) for of in (first, last)]
+    threads[0].start()
+    assert first_began.wait(30)
+    threads[1].start()
+    threads[0].join()
+    first_ended.set()
+    threads[1].join()
+    torch.compile(lambda x: 2 * x, backend=lambda graph, _: compiled.append(graph) or graph)(torch.ones(2))
+    assert len(compiled) == 1
+
+
+def test_a_compiled_network_predicts_without_its_compiled_code():
+    class Twice(nn.Module):
+        def forward(self, x):
+            return 2 * x.flatten(1)
+
+    fit, compiled = fit_of(nn.Sequential(Twice()), []), []
+    fit.method[0].compile(backend=lambda graph, _: compiled.append(graph) or graph)
+    predict(fit.method, fit.loader, "valid")
+    assert not compiled
+    fit.method(torch.ones(2, 3))
+    assert len(compiled) == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fasten.loader import Picks
 
@@ -61,12 +60,13 @@ def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tenso
             tensor.copy_(value)
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled networks without their compiled code.
+def uncompiled(method: nn.Module) -> AbstractContextManager[Any]:
+    """Run a method's compiled networks without their compiled code.
 
-    If torch has not imported its compiler, no network is compiled, and importing it would take a second.
+    The switch is the process's: as other threads may turn it at the same time, it is left alone if nothing is compiled.
     """
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    compiled = any(module._compiled_call_impl is not None for module in method.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _clone(picks: Picks) -> Picks:

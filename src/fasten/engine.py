@@ -231,7 +231,7 @@ def predictions(
     left = len(loader.rows[part])
     try:
         for x in loader.chunks(part, chunk, places(left).to(loader.device) % max(left, 1)):
-            with uncompiled():
+            with uncompiled(method):
                 found = in_order((of or method)(x), left)  # this rank's rows of the chunk, then those of all ranks
             left -= len(found)
             yield found
