@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from fasten.contract import Recipe
 from fasten.data.arrays import rows_from_arrays
 from fasten.engine import predict
+from fasten.loader import Loader
 from fasten.machine import Machine
 from fasten.metrics import auroc
 from fasten.opinions import Opinions
@@ -20,6 +21,7 @@ from fasten.records import Run
 from fasten.runs import building
 from fasten.runs.building import listen, make_fit
 from fasten.runs.unseen import judge_of
+from fasten.stream import StreamLoader
 from own_data import make_blobs, wrong_labels
 
 CPU = Machine(torch.device("cpu"))
@@ -116,6 +118,16 @@ def test_a_stopped_run_that_continues_has_heard_the_same(stop):
     assert whole.opinions.selected.any()
     assert torch.equal(whole.opinions.selected, resumed.opinions.selected)
     assert torch.equal(whole.opinions.mean, resumed.opinions.mean)
+
+
+def test_it_is_the_same_where_the_device_has_room_for_the_rows_and_where_it_has_not():
+    task, found = task_of(), []
+    for kind in (Loader, StreamLoader):
+        fit = make_fit(RUN, task, CPU, kind(task, CPU.device, RUN.seed))
+        listen(fit, RUN, task)
+        fit.run()
+        found.append(fit.opinions.selected)
+    assert torch.equal(*found)
 
 
 def test_training_is_the_same_with_and_without():

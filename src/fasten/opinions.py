@@ -14,7 +14,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-TIMES, TIMES_STREAMED = 30, 10  # at most about so many epochs of a stage count: each costs a pass over the rows
+# At most about so many epochs of a stage count: each costs a pass over the rows, which are in memory or in files.
+TIMES, TIMES_FILES = 30, 10
 MOST = 2**26  # probabilities in a mean, 256 MB; with more rows or classes, the last word has to do
 ROUNDING = 1e-6  # of accuracies in float32
 

@@ -21,7 +21,7 @@ from fasten.evaluate import Watch
 from fasten.loader import Loader
 from fasten.machine import OWN_KERNELS, Machine
 from fasten.nets import Heads, build_backbone
-from fasten.opinions import MOST, TIMES, TIMES_STREAMED, Opinions
+from fasten.opinions import MOST, TIMES, TIMES_FILES, Opinions
 from fasten.options import find_method, option_types
 from fasten.records import Run
 from fasten.seeds import Key, torch_seed
@@ -139,7 +139,7 @@ def listen(fit: Fit, run: Run, task: Task) -> None:
     """Have users' own rows judged by the mean of what the network says about them, if the method gains by it."""
     rows, classes, valid = len(task.audited), task.num_classes, len(task.valid)
     if task.known is not None and find_method(run.method).by_mean and valid and rows * classes <= MOST:
-        most = TIMES_STREAMED if isinstance(fit.loader, StreamLoader) else TIMES
+        most = TIMES if isinstance(task.x, np.ndarray) else TIMES_FILES
         fit.opinions = Opinions(rows, classes, fit.machine.device, num_valid=valid, most=most)
 
 
