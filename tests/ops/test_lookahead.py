@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -92,6 +94,28 @@ def test_the_network_is_left_as_one_plain_pass_leaves_it(problem, route):
         assert torch.equal(ours, theirs), name
     assert all(p.grad is None for p in net.parameters())
     assert not net.parts.virtual
+
+
+def attention_kernels():
+    return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+@pytest.mark.parametrize("route", ["tangent", "graph"])
+def test_threads_that_look_ahead_do_not_disturb_each_other(problem, route):
+    net, batches, y, clean = problem
+    before = attention_kernels()
+
+    def slope(seconds):
+        mine, weights = copy.deepcopy(net), torch.ones(6, dtype=torch.float64, requires_grad=True)
+        mine.backbone.register_forward_hook(lambda *_: time.sleep(seconds))
+        ahead = look_ahead(mine, batches, inner_of(weights, y), clean, rate=RATE, route=route)
+        return torch.autograd.grad(ahead.loss, weights)[0]
+
+    alone = slope(0)
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(slope, [0.1, 0.15]):
+            assert torch.equal(found, alone)
+    assert attention_kernels() == before
 
 
 def test_the_inner_gradient_comes_with_it(problem):

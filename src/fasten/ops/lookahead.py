@@ -12,7 +12,9 @@ these as constants, ω only enters through the small loss on top of z.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +32,7 @@ from fasten.ranks import totals
 
 Route = Literal["tangent", "graph"]
 Outputs = Sequence[tuple[Tensor, ...]]  # of each batch, what the network returns
+_TURN = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,17 @@ class Ahead:
     loss: Tensor  # L_meta(θ′), differentiable with respect to ω and to nothing else that matters
 
 
-@sdpa_kernel(SDPBackend.MATH)  # the fast attention kernels have neither tangents nor second derivatives
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let one thread at a time look ahead, since forward mode and the choice of attention kernels are the process's.
+
+    The fast attention kernels have neither tangents nor second derivatives.
+    """
+    with _TURN, sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+@_alone()
 def look_ahead(
     net: Heads,
     batches: list[Tensor],
