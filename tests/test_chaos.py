@@ -222,12 +222,14 @@ def test_where_no_checkpoint_is_whole_that_is_said(begun, capsys):
     assert "no checkpoint in run/checkpoint is whole" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("part", ["method.", "optim.", "history.", "momentum is lost", "progress"])
+@pytest.mark.parametrize("part", ["method.", "optim.", "history.", "momentum is lost", "progress", "before"])
 def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(begun, capsys, part):
     for path in (begun / "checkpoint").iterdir():
         tensors, meta = read_tensors(path)
         if part == "progress":
             meta["progress"]["of_a_later_version"] = 1
+        elif part == "before":
+            del meta["progress"]["before"]
         elif part == "momentum is lost":
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optim.")}
         else:

@@ -183,7 +183,7 @@ class Fit:
         self.update = None
         move = {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
         with _of_this_version():
-            self.progress = Progress(**progress)
+            self.progress = Progress(**{name: progress[name] for name in (*vars(Progress()), *progress)})
             self.method.load_state_dict(_under("method.", move))
             for name, tensor in self.opinions.tensors().items():
                 tensor.copy_(move[name].view_as(tensor))
