@@ -194,6 +194,14 @@ def test_a_name_in_a_form_that_may_be_either_of_two_is_refused(pets):
     assert listed(pets, f"{unicodedata.normalize('NFD', either)},dog\n").verified.count("dog") == 1
 
 
+def test_a_name_that_a_comma_cuts_off_is_to_be_put_in_quotes(pets):
+    draw(pets, "cat/sun, sand.png")
+    for text in ("cat/sun, sand.png,dog\n", "name,label\ncat/sun, sand.png,dog\n"):
+        with pytest.raises(ValueError, match=r"did you mean .*sand.png.\? \(a name that holds a comma must be in "):
+            listed(pets, text)
+    assert listed(pets, '"cat/sun, sand.png",dog\n').verified.count("dog") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

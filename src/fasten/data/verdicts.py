@@ -148,8 +148,10 @@ class _Finder:
             raise ValueError(f"{where}: {error}") from None
         known, last = list(self.rows), posixpath.basename(name)
         near = [known[place] for place in self.last.get(last, [])[:2]]
-        near = near or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
-        meant = f"did you mean {' or '.join(map(repr, near))}?" if near else None
+        torn = [full for full in known if posixpath.basename(full).startswith(f"{last},")]
+        near = near or torn[:2] or difflib.get_close_matches(name[:SHOWN], known[:MANY], 2, 0.6)
+        quotes = " (a name that holds a comma must be in quotes)" if torn else ""
+        meant = f"did you mean {' or '.join(map(repr, near))}?{quotes}" if near else None
         header = ", or, if this line names the columns, name,label" if may_be_header else ""
         if posixpath.splitext(known[0])[1].lower() not in SUFFIXES:
             hint = meant or f"write ids as in the data, such as {known[0]!r}{header}"
