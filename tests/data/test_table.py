@@ -199,6 +199,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ("path,file_name,label\na,b,c\n", "has both 'path' and 'file_name'"),
         ("path,label,label\na,b,c\n", "has two columns 'label'"),
         (",path,label\n0,1.png,cat\n", "must name the columns, but column 1 has no name; call it 'id', or write"),
+        (",id,a,label\n0,x,1,cat\n", "must name the columns, but column 1 has no name; write the table without"),
         (
             "x,label,\n1,cat,\n2,dog,\n",
             "column 3 has no name; name it, or take it out",

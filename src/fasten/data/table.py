@@ -108,10 +108,10 @@ def without_labels(table: pa.Table) -> pa.Table:
 def check_names(name: str, names: Sequence[str], labelled: bool) -> None:
     """Raise if columns have no name or the same name, are missing, or look misspelt."""
     if "" in names:
-        cure = "name it, or take it out" if names[0] else "call it 'id', or write the table without its index"
-        raise ValueError(
-            f"{name}: the first line must name the columns, but column {names.index('') + 1} has no name; {cure}"
-        )
+        own = "" if "id" in names else "call it 'id', or "
+        cure = "name it, or take it out" if names[0] else f"{own}write the table without its index"
+        where = f"column {names.index('') + 1} has no name"
+        raise ValueError(f"{name}: the first line must name the columns, but {where}; {cure}")
     twice = [column for column in names if names.count(column) > 1] if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"{name} has two columns {twice[0]!r}; keep one, or rename it")
