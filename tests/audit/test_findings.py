@@ -59,6 +59,23 @@ def test_t_is_counted_from_random_rows_that_are_not_held_back():
     np.testing.assert_array_equal(find(probs, other).judged.p_wrong, find(probs, known).judged.p_wrong)
 
 
+def test_counts_stop_em_where_the_model_is_less_sure_than_right():
+    rng = np.random.default_rng(0)
+    n, N = 4000, 20
+    truth = rng.integers(N, size=n)
+    probs = 0.5 * np.eye(N)[truth] + 0.5 * rng.dirichlet(np.full(N, 0.5), n)  # always right, never sure
+    given = np.where(rng.random(n) < 0.6, rng.integers(N, size=n), truth)
+    random = np.arange(n) < 300
+    verified = np.where(random, truth, -1)
+    known = Known(tuple(map(str, range(n))), given, verified, random, hold_back(given, verified, random, 0))
+    true = 0.4 * np.eye(N) + 0.6 / N
+    found = find(probs, known)
+    of_five_rounds = counted_onto(audit.given_transition(probs, given, N), known)
+    assert np.abs(found.transition - true).sum() < 0.7 * np.abs(of_five_rounds - true).sum()
+    corrected = audit.judge_examples(probs, of_five_rounds, given).suggested
+    assert (found.judged.suggested == truth).mean() > (corrected == truth).mean()
+
+
 def test_a_class_that_nobody_verified_keeps_the_models_row():
     probs, known, truth = run_of()
     verified = np.where(truth == 2, -1, known.verified)

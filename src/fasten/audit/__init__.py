@@ -7,7 +7,7 @@ training step, which describes labels that are already corrected.
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,16 +35,22 @@ def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int =
     >>> given_transition(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
+    return list(given_transitions(probs, given, num_classes, rounds))[-1]
+
+
+def given_transitions(probs: Floats, given: Ints, num_classes: int, rounds: int) -> Iterator[NDArray[np.float64]]:
+    """Yield the plain estimate of T, then the one after each round of EM."""
     assert given.min(initial=0) >= 0
     assert given.max(initial=0) < num_classes
     # With a likelihood of ones, q = p: this gives the plain estimate, and π⁰, the prior that is implicit in p.
     counts = _expected_counts(probs, given, np.ones((num_classes, num_classes)))
     prior_rows = counts.sum(1, keepdims=True)
+    yield transition_from_counts(counts)
     for _ in range(rounds):
         # (π_y / π⁰_y) T[y, ȳ]: summed over ȳ, counts are π times the number of rows, which cancels in the ratio.
         likelihood = np.divide(counts, prior_rows, out=np.zeros_like(counts), where=prior_rows > 0)
         counts = _expected_counts(probs, given, likelihood)
-    return transition_from_counts(counts)
+        yield transition_from_counts(counts)
 
 
 def posterior(probs: Floats, T: Floats, given: Ints) -> Floats:

@@ -25,6 +25,8 @@ from fasten.statistics import proportion
 # Gaussians and clusters with 10 to 33 verified rows per class, T was two to eight times closer to the truth than from
 # the rows alone.
 MODEL_ROWS = 50
+ROUNDS = 5  # of EM, at most
+SLIP = 0.02  # share of labels that may be anything, so that one that T rules out does not decide alone
 
 IMPLAUSIBLE = (
     "{share:.0%} of the labels that nobody verified count as wrong, but no row was verified at random to show whether "
@@ -144,9 +146,20 @@ def find(
 
 
 def transition_of(probs: Floats, known: Known) -> NDArray[np.float64]:
-    """T of the given labels: the model's estimate, combined with counts if rows were verified at random."""
-    T = audit.given_transition(probs, known.given, probs.shape[1])
+    """T of the given labels: the model's estimate, combined with counts if rows were verified at random.
+
+    EM takes a model that is less sure than right for one that needs the given label to decide, and goes on until T says
+    that more labels are right than are, and puts errors into a few pairs. So counts choose the number of its rounds.
+    """
+    rows = known.picked_random & ~known.held
+    counts = count_pairs(known.verified[rows], known.given[rows], probs.shape[1])
+    estimates = enumerate(audit.given_transitions(probs, known.given, probs.shape[1], ROUNDS))
+    _, T = max(estimates, key=lambda made: (_log_likelihood(made[1], counts), made[0]))
     return counted_onto(T, known) if known.picked_random.any() else T
+
+
+def _log_likelihood(T: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
+    return float((counts * np.log((1 - SLIP) * T + SLIP / len(T))).sum())
 
 
 def counted_onto(T: NDArray[np.float64], known: Known) -> NDArray[np.float64]:
