@@ -122,8 +122,8 @@ def rows_and_run(folder, believed, verified, **more):
         (
             {30, 31},
             range(12),
-            "nothing shows that the corrections do more good than harm: 2 labels are changed; of the held-back rows, "
-            "judged without their verdicts, none would be changed; look at some",
+            "nothing shows that the corrections do more good than harm: the model changes 2 labels; of the held-back "
+            "rows, judged without their verdicts, none would be changed; look at some",
         ),
         ({0, 31}, range(12), "the only correction of a held-back row, judged without its verdict, is wrong: keep the"),
         ({1}, range(12), None),

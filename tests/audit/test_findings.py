@@ -261,7 +261,7 @@ def test_labels_that_are_changed_are_not_taken_for_those_that_judge_the_correcti
         "verdicts settle these in the table, and calibrations that had not seen them judge them here"
     )
     (note,) = [note for note in found.notes if "more good than harm" in note]
-    assert f": {(changed['picked'] == '').sum()} labels are changed; " in note
+    assert f": the model changes {(changed['picked'] == '').sum()} labels; " in note
     would = f"{right.n} would be changed, {right.k} of them correctly"
     assert f"; of the held-back rows, judged without their verdicts, {would}; " in note
 

@@ -26,9 +26,9 @@ MISTAKEN = (
     "Python)"
 )
 UNSHOWN = (
-    "nothing shows that the corrections do more good than harm: {changed} changed; of the held-back rows, judged "
-    "without their verdicts, {judged}; look at some corrections before you use a repaired copy, or verify more rows at "
-    "random"
+    "nothing shows that the corrections do more good than harm: the model changes {changed}; of the held-back rows, "
+    "judged without their verdicts, {judged}; look at some corrections before you use a repaired copy, or verify more "
+    "rows at random"
 )
 
 
@@ -51,7 +51,7 @@ class Corrections:
 
         >>> [Corrections(proportion(k, n), proportion(0, 0)).doubt(9) is None for k, n in ((4, 4), (5, 5), (9, 12))]
         [False, True, False]
-        >>> "one label is changed; " in (Corrections(proportion(0, 0), proportion(0, 0)).doubt(1) or "")
+        >>> "the model changes one label; " in (Corrections(proportion(0, 0), proportion(0, 0)).doubt(1) or "")
         True
         """
         k, n = self.precision.k, self.precision.n
@@ -59,7 +59,7 @@ class Corrections:
             return None
         if self.mistaken:
             return MISTAKEN.format(mistaken=_mistaken(k, n))
-        changed = f"{num_changed:,} labels are" if num_changed > 1 else "one label is"
+        changed = f"{num_changed:,} labels" if num_changed > 1 else "one label"
         return UNSHOWN.format(changed=changed, judged=_judged(k, n))
 
 
