@@ -216,9 +216,11 @@ def test_rows_that_are_all_certain_are_refused():
         ((7,), "cpu", "mlp"),
         ((1, 8, 8), "cuda", "small-cnn"),
         ((3, 32, 32), "cuda", "resnet18"),
-        ((3, 32, 32), "cpu", "small-cnn"),
+        ((1, 16, 40), "cpu", "small-cnn"),
+        ((3, 32, 32), "cpu", "pyramid-cnn"),
         ((3, 64, 48), "cuda", "resnet18"),
-        ((3, 224, 224), "cpu", "imagenet-resnet18"),
+        ((3, 224, 224), "cpu", "pyramid-cnn"),
+        ((3, 224, 224), "cuda", "imagenet-resnet18"),
     ],
 )
 def test_the_network_suits_the_examples(shape, device, net):

@@ -100,7 +100,7 @@ class Fitted:
 class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier for labels that you don't trust, with the help of a few that somebody checked.
 
-    `net` is "auto" (an MLP for rows, a small CNN or a ResNet-18 for images), a name as for `--set net=`, or your own
+    `net` is "auto" (an MLP for rows, a CNN that suits the size of images), a name as for `--set net=`, or your own
     module, which maps a batch to (n, features) and is copied. `weights` is a .safetensors file with the network's
     initial weights; `frozen` keeps them fixed and trains only the classifier on top. `method` is any of `fasten
     methods`. If `epochs`, `batch_size`, `rate` or `threshold` (the confidence at which FasTEN corrects a label) is

@@ -38,7 +38,7 @@ FLAGS = {
 
 ARRAYS = ".npz"
 
-# Pixels of a side up to which the small CNN and the ResNet-18 are used; without a GPU, the small CNN serves for both.
+# Pixels of a side up to which the small CNN and the ResNet-18 are used; without a GPU, larger images get a pyramid.
 SMALL_IMAGE = 16
 MIDDLE_IMAGE = 64
 EPOCHS = 30
@@ -374,8 +374,9 @@ def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_ty
     """
     if len(shape) == 1:
         return _features_recipe(num_rows, num_classes)
-    side, small = min(shape[1:]), MIDDLE_IMAGE if device_type == "cpu" else SMALL_IMAGE
-    net = "small-cnn" if side <= small else "resnet18" if side <= MIDDLE_IMAGE else "imagenet-resnet18"
+    resnet = "resnet18" if min(shape[1:]) <= MIDDLE_IMAGE else "imagenet-resnet18"
+    large = "pyramid-cnn" if device_type == "cpu" else resnet
+    net = "small-cnn" if min(shape[1:]) <= SMALL_IMAGE else large
     return replace(Recipe(net), batch_size=max(100, num_classes), average=AVERAGE).scaled(EPOCHS)
 
 

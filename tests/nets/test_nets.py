@@ -14,6 +14,27 @@ def test_every_network_maps_a_batch_to_its_features(name):
     assert net(torch.zeros(2, *shape)).shape == (2, net.num_features)
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "left"),
+    [((3, 7, 7), 16, (7, 7)), ((1, 17, 40), 64, (4, 10)), ((3, 33, 32), 128, (4, 4)), ((3, 100, 99), 128, (6, 6))],
+)
+def test_a_pyramid_ends_with_few_pixels_of_the_shorter_side(shape, size, left):
+    net = build_backbone("pyramid-cnn", shape).eval()
+    assert net.layers(torch.zeros(1, *shape)).shape == (1, size, *left)
+    assert net.num_features == size
+
+
+@pytest.mark.parametrize(("name", "pixels"), [("small-cnn", 10), ("pyramid-cnn", 40)])
+def test_a_feature_of_a_pyramid_sees_the_whole_image_and_one_of_the_small_cnn_ten_pixels(name, pixels):
+    torch.manual_seed(0)
+    net, x = build_backbone(name, (3, 40, 40)).eval(), torch.rand(1, 3, 40, 40, requires_grad=True)
+    features = net.layers(x)
+    middle = features.shape[2] // 2
+    features[0, :, middle, middle].sum().backward()
+    seen = x.grad.abs().amax((0, 1, 2)).nonzero()
+    assert int(seen.max() - seen.min()) + 1 == pixels
+
+
 @pytest.mark.parametrize("name", KNOWN_SIZES)
 def test_imagenet_networks_have_the_published_number_of_weights(name):
     assert sum(p.numel() for p in build_backbone(name, (3, 32, 32)).parameters()) == KNOWN_SIZES[name]

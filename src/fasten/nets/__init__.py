@@ -11,7 +11,7 @@ from fasten.nets.foreign import LIBRARIES, build_foreign, has_weights, needs_pla
 from fasten.nets.frozen import Frozen
 from fasten.nets.heads import Heads, OneHead, OpenHead, TwoHead
 from fasten.nets.resnet import BasicBlock, Bottleneck, ResNet
-from fasten.nets.small import MLP, SmallCNN
+from fasten.nets.small import MLP, PyramidCNN, SmallCNN
 from fasten.nets.weights import load_weights
 from fasten.suggest import nearest
 
@@ -30,6 +30,7 @@ __all__ = [
 NETS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": lambda shape: MLP(shape[0]),
     "small-cnn": lambda shape: SmallCNN(shape[0]),
+    "pyramid-cnn": lambda shape: PyramidCNN(shape[0], min(shape[1:])),
     "resnet18": lambda shape: ResNet(BasicBlock, (2, 2, 2, 2), channels=shape[0]),
     "resnet34": lambda shape: ResNet(BasicBlock, (3, 4, 6, 3), channels=shape[0]),
     "resnet50": lambda shape: ResNet(Bottleneck, (3, 4, 6, 3), channels=shape[0]),

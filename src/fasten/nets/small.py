@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+FEW_PIXELS, MOST_CHANNELS = 4, 128  # of a side, at the end of a pyramid
+
 
 class SmallCNN(nn.Module):
     """Three 3×3 convolutions with batch norm, max-pooling before the third, and the mean over the remaining pixels."""
@@ -19,8 +21,31 @@ class SmallCNN(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.layers(x)
-        return features.permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # its gradient comes channels last
+        return _mean_of_pixels(self.layers(x))
+
+
+class PyramidCNN(nn.Module):
+    """A 3×3 convolution with batch norm; then max-pooling and two more, again and again until few pixels are left.
+
+    Each pooling leaves half of the pixels of a side, and four to seven remain; channels double, up to 128. On 32 × 32
+    images that takes less time than `SmallCNN`, whose features see ten pixels of a side, while these see all of them.
+    """
+
+    def __init__(self, channels: int, side: int, width: int = 16) -> None:
+        super().__init__()
+        layers = _convolution(channels, width)
+        while side >= 2 * FEW_PIXELS:
+            side, before, width = side // 2, width, min(2 * width, MOST_CHANNELS)
+            layers += [nn.MaxPool2d(2), *_convolution(before, width), *_convolution(width, width)]
+        self.num_features = width
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _mean_of_pixels(self.layers(x))
+
+
+def _mean_of_pixels(features: Tensor) -> Tensor:
+    return features.permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # its gradient comes channels last
 
 
 def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
