@@ -179,11 +179,11 @@ def test_that_most_labels_look_wrong_is_said_by_calibrated_probabilities_alone(h
 
 
 def test_large_images_without_a_gpu_come_with_a_word_on_their_size(here, capsys):
-    for size, said in ((64, False), (65, True)):
-        command = f"train photos --verified verified.txt --size {size} --set net=small-cnn --device cpu --epochs 1"
+    for size, said in ((128, False), (129, True)):
+        command = f"train photos --verified verified.txt --size {size} --device cpu --epochs 1"
         answer(f"{command} --no-references --out run{size}", capsys)
         notes = read_record(Path(f"run{size}"))["notes"]
-        assert ("images of 65×65 pixels take long without a GPU; --size 64 is many times faster" in notes) == said
+        assert ("images of 129×129 pixels take long without a GPU; --size 64 is several times faster" in notes) == said
 
 
 def test_one_verified_row_a_class_is_enough_to_run(here, capsys):

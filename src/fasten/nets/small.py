@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
 FEW_PIXELS, MOST_CHANNELS = 4, 128  # of a side, at the end of a pyramid
+LARGE = 64  # pixels of a side
 
 
 class SmallCNN(nn.Module):
@@ -29,11 +32,14 @@ class PyramidCNN(nn.Module):
 
     Each pooling leaves half of the pixels of a side, and four to seven remain; channels double, up to 128. On 32 × 32
     images that takes less time than `SmallCNN`, whose features see ten pixels of a side, while these see all of them.
+    Of large images, on which the first convolution would take most of the time, it takes every other pixel.
     """
 
     def __init__(self, channels: int, side: int, width: int = 16) -> None:
         super().__init__()
-        layers = _convolution(channels, width)
+        stride = 2 if side > LARGE else 1
+        layers = _convolution(channels, width, stride)
+        side = math.ceil(side / stride)
         while side >= 2 * FEW_PIXELS:
             side, before, width = side // 2, width, min(2 * width, MOST_CHANNELS)
             layers += [nn.MaxPool2d(2), *_convolution(before, width), *_convolution(width, width)]
@@ -48,8 +54,8 @@ def _mean_of_pixels(features: Tensor) -> Tensor:
     return features.permute(0, 2, 3, 1).flatten(1, 2).mean(1)  # its gradient comes channels last
 
 
-def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+def _convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
 class MLP(nn.Module):

@@ -19,14 +19,17 @@ from fasten.suggest import listed
 
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
 MOST = 0.5  # of the labels
+SLOW = 128  # pixels of a side, without a GPU
 
 
 def first_notes(task: Task, run: Run, plan: list[Stage], device_type: str) -> list[str]:
     """All notes that can be made before the first update."""
     notes = [*task.notes, *start_notes(run.recipe)]
-    if run.own is not None and device_type == "cpu" and len(task.shape) == 3 and min(task.shape[1:]) > MIDDLE_IMAGE:
+    if run.own is not None and device_type == "cpu" and len(task.shape) == 3 and min(task.shape[1:]) > SLOW:
         pixels = "×".join(map(str, task.shape[1:]))
-        notes.append(f"images of {pixels} pixels take long without a GPU; --size {MIDDLE_IMAGE} is many times faster")
+        notes.append(
+            f"images of {pixels} pixels take long without a GPU; --size {MIDDLE_IMAGE} is several times faster"
+        )
     return [*notes, *length_notes(run.recipe, plan), *coverage_notes(task, plan)]
 
 
