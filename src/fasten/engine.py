@@ -125,7 +125,7 @@ class Fit:
         if stage.each_epoch and at.epoch > 1 and at.update == 0:
             self._prepare(stage)
             update.count_updates()
-        images = sum(self.loader.batch_size(draw) for draw in stage.draws.values())
+        images = self.images(stage)
         for picks in self.loader.updates(stage, (at.stage, at.epoch), at.update):
             update.set_rates(at.epoch, at.update, at.rate_factor)
             step(picks)
@@ -135,6 +135,10 @@ class Fit:
             if at.update < update.length:
                 self.after_update(False)
         self._end_epoch(stage, update)
+
+    def images(self, stage: Stage) -> int:
+        """The number of examples in an update."""
+        return sum(self.loader.batch_size(draw) for draw in stage.draws.values())
 
     def _end_epoch(self, stage: Stage, update: Update) -> None:
         """Evaluate the epoch, keep it if it is the best one, and add its row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -327,3 +328,15 @@ def test_the_number_of_verified_rows_can_be_chosen(tmp_path):
     record = train(run, tmp_path / "run", Settings(device="cpu", clean_reference=False))
     assert (record["data"]["rows_clean"], record["data"]["rows_noisy"]) == (30, 1267)
     assert Run.from_json(record["run"]) == run
+
+
+@pytest.mark.parametrize("long", [1000.0, 0.0])
+def test_a_comparison_that_takes_a_while_is_announced_with_its_time(long, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LONG", long)
+    said: list[str] = []
+    record = train(RUN, tmp_path / "run", replace(CPU, clean_reference=True, say=said.append))
+    (sentence,) = [words for words in said if words.startswith("now training clean-only on the same rows")]
+    assert (re.search(r"; this takes about [\d.]+ s$", sentence) is not None) == (long == 0)
+    if long == 0:
+        about = float(sentence.split()[-2])
+        assert 0.2 < about / record["references"]["clean_only"]["seconds"] < 5

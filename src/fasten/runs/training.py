@@ -19,13 +19,14 @@ from fasten.audit.gallery import write_gallery
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, find_dataset, load_task
-from fasten.engine import Fit, Row
+from fasten.engine import Fit, Progress, Row
 from fasten.evaluate import Evaluation, evaluate
 from fasten.files import sweep, write_bytes
 from fasten.machine import choose_machine
 from fasten.options import check_settings, find_method, rate_of
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
+from fasten.report.values import duration
 from fasten.runs.beginnings import (
     at_work,
     check_plan,
@@ -55,6 +56,7 @@ EPOCH_CHECKPOINT_SECONDS = 20.0  # at the end of an epoch, if so much time has p
 UPDATE_CHECKPOINT_SECONDS = 300.0  # after any other update
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # for `resume`
+LONG = 20.0  # seconds of a comparison of which the user is told beforehand
 REFERENCE_UPDATES = 1000  # of clean-only, but at most the run's; a tenth of the run's if that is more
 
 
@@ -305,7 +307,6 @@ class _Session:
             ("noisy_only", "cross-entropy", self.settings.noisy_reference),
         ):
             if wanted and method != self.run.method:
-                self.settings.say(f"now training {method} on the same rows, for comparison")
                 try:
                     self.record["references"][name] = self._reference(method)
                 except Diverged as error:
@@ -324,6 +325,7 @@ class _Session:
         run = replace(self.run, method=name, options={}, recipe=recipe)
         kernels = "plain" if self.machine.kernels == "compiled" else self.machine.kernels  # too short to compile for
         fit = make_fit(run, self.task, replace(self.machine, kernels=kernels), self.loader)
+        self.settings.say(f"now training {name} on the same rows, for comparison{_how_long(fit, self.fit.progress)}")
         fit.progress.rate_factor = self.fit.progress.rate_factor
         fit.after_update = lambda epoch_ended: check_finite(fit, self.task) if epoch_ended else None
         fit.run()
@@ -358,6 +360,13 @@ class _Session:
         write_report(self.record, self.out / "report.html", gallery)
         log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
         write_record(self.out, self.record)
+
+
+def _how_long(fit: Fit, timed: Progress) -> str:
+    """How long a fit will take, if it takes a while, by the time that an example took before."""
+    images = sum(stage.epochs * fit.loader.num_updates(stage) * fit.images(stage) for stage in fit.plan)
+    seconds = images * timed.seconds / max(timed.images, 1)
+    return f"; this takes about {duration(seconds)}" if seconds > LONG else ""
 
 
 def _peak_memory(device: torch.device) -> int | None:
