@@ -610,3 +610,21 @@ def test_what_is_said_of_cleanlab_on_own_data_is_quoted_from_its_record():
         ranked_better += all(ours["detection_auroc"] > other["detection_auroc"] for other in others)
     assert ranked_better == 7
     assert "ranks wrong labels better on seven" in " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_what_is_said_of_networks_for_images_on_a_cpu_is_quoted_from_its_record():
+    page = (ROOT / "docs" / "networks-and-export.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "benchmarks" / "images.json").read_text())
+    assert record["seeds"] == 2  # "as means of two seeds"
+    for images, networks in record["problems"].items():
+        before, now = networks["small-cnn"], networks["pyramid-cnn"]
+        cells = [
+            f"{scale * before[key]:.{digits}f} → {scale * now[key]:.{digits}f}"
+            for key, scale, digits in (
+                ("accuracy", 100, 1),
+                ("corrected_labels_right", 100, 1),
+                ("detection_auroc", 1, 3),
+            )
+        ]
+        assert f"| {images} | {' | '.join(cells)} |\n" in page
+        assert all(now[key] > before[key] for key in ("accuracy", "corrected_labels_right", "detection_auroc"))
