@@ -628,3 +628,17 @@ def test_what_is_said_of_networks_for_images_on_a_cpu_is_quoted_from_its_record(
         ]
         assert f"| {images} | {' | '.join(cells)} |\n" in page
         assert all(now[key] > before[key] for key in ("accuracy", "corrected_labels_right", "detection_auroc"))
+
+
+def test_what_is_said_of_the_time_of_networks_on_a_cpu_is_quoted_from_its_record():
+    notes = " ".join((ROOT / "benchmarks" / "NOTES.md").read_text(encoding="utf-8").split())
+    seconds = [
+        next(line["milliseconds"] / 1000 for line in run["found"]["methods"] if line["method"] == "fasten")
+        for run in json.loads((ROOT / "benchmarks" / "images_time.json").read_text())["runs"]
+    ]
+    small, pyramid, large_pyramid, resnet = seconds
+    assert f"32×32 images takes {1000 * pyramid:.0f} ms, with `small-cnn` {1000 * small:.0f}," in notes
+    assert f"on 160×160 images it takes {large_pyramid:.2f} s, with `imagenet-resnet18` {resnet:.1f} s" in notes
+    assert f"160×160 pixels | – | {resnet / large_pyramid:.1f} times as fast |" in notes
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert f"takes {large_pyramid:.2f} seconds instead of {resnet:.1f}" in changes

@@ -31,7 +31,7 @@ class PyramidCNN(nn.Module):
     """A 3×3 convolution with batch norm; then max-pooling and two more, again and again until few pixels are left.
 
     Each pooling leaves half of the pixels of a side, and four to seven remain; channels double, up to 128. On 32 × 32
-    images that takes less time than `SmallCNN`, whose features see ten pixels of a side, while these see all of them.
+    images that takes no longer than `SmallCNN`, whose features see ten pixels of a side, while these see all of them.
     Of large images, on which the first convolution would take most of the time, it takes every other pixel.
     """
 

@@ -325,7 +325,7 @@ class _Session:
         run = replace(self.run, method=name, options={}, recipe=recipe)
         kernels = "plain" if self.machine.kernels == "compiled" else self.machine.kernels  # too short to compile for
         fit = make_fit(run, self.task, replace(self.machine, kernels=kernels), self.loader)
-        self.settings.say(f"now training {name} on the same rows, for comparison{_how_long(fit, self.fit.progress)}")
+        self.settings.say(f"now training {name} on the same rows, for comparison{how_long(fit, self.fit.progress)}")
         fit.progress.rate_factor = self.fit.progress.rate_factor
         fit.after_update = lambda epoch_ended: check_finite(fit, self.task) if epoch_ended else None
         fit.run()
@@ -362,7 +362,7 @@ class _Session:
         write_record(self.out, self.record)
 
 
-def _how_long(fit: Fit, timed: Progress) -> str:
+def how_long(fit: Fit, timed: Progress) -> str:
     """How long a fit will take, if it takes a while, by the time that an example took before."""
     images = sum(stage.epochs * fit.loader.num_updates(stage) * fit.images(stage) for stage in fit.plan)
     seconds = images * timed.seconds / max(timed.images, 1)
