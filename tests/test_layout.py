@@ -18,7 +18,7 @@ ORDER = [
     *("constants", "files", "npy", "cells", "suggest", "sentences", "signals", "seeds", "torchrun", "ranks", "kernels"),
     "statistics",
     *("data", "data.images", "data.moments", "data.splits", "data.source", "data.pickles", "data.download"),
-    *("data.decoding", "data.decoders", "data.labels", "data.numbers", "data.rows"),
+    *("data.decoding", "data.decoders", "data.labels", "data.numbers", "data.encoding", "data.rows"),
     *("data.texts", "data.verdicts", "data.table", "data.folder", "data.arrays", "data.hub"),
     *("data.digits", "data.cifar", "data.cifarn", "data.clothing1m", "data.noise", "data.synthetic", "data.task"),
     "data.targets",

@@ -278,7 +278,7 @@ def test_new_rows_are_read_as_the_model_knows_them(tmp_path):
     task = make_own_task(read_rows(str(tmp_path / "items.csv"), Own()), seed=0)
     data = {"mean": task.mean, "std": task.std}
     (tmp_path / "new.csv").write_text("f5,f4,f3,f2,f1,f0\n5,4,3,2,1,0\n")
-    model = {"class_names": task.class_names, "shape": task.shape, "feature_names": task.feature_names}
+    model = {"class_names": task.class_names, "shape": task.shape, "features": task.features}
     rows = read_rows(str(tmp_path / "new.csv"), Own(), labelled=False, **model)
     new = make_test_task(rows, data)
     assert new.x.tolist() == [[0, 1, 2, 3, 4, 5]]

@@ -124,6 +124,32 @@ def test_a_table_of_features_is_trained_on_by_an_mlp(here, capsys):
     assert set(labels_of("run")["id"]) == {f"r{row}" for row in range(340)}
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_categories_and_blanks_is_trained_on_and_predicted(folder, capsys, suffix):
+    """The class is in a column of texts; a copy with corrected labels keeps the columns as they are written."""
+    rng = np.random.default_rng(0)
+    coats = np.array(["curly", "long", "short"])[rng.integers(3, size=300)]
+    truth = np.where(coats == "long", "cat", "dog")
+    table = pd.DataFrame({"coat": coats, "age": rng.normal(size=300), "label": truth})
+    table.loc[::7, "age"], table.loc[::5, "label"] = np.nan, "cat"
+    table["verified_label"] = np.where(np.arange(300) % 3 == 0, truth, None)
+    getattr(table, f"to_{suffix}")(f"pets.{suffix}", index=False)
+    text = answer(f"train pets.{suffix} {FAST} --out run", capsys)
+    assert f"pets.{suffix}: columns of texts are categories, with a feature for each: 'coat' (3)" in text
+    data = read_record(Path("run"))["data"]
+    names = ["coat = curly", "coat = long", "coat = short", "age", "age is missing"]
+    assert (data["shape"], data["feature_names"]) == ([5], names)
+    new = pd.DataFrame({"age": [None, 0.5, 1.0, 2.0], "coat": ["long", "short", "curly", "bald"]})
+    new.to_csv("new.csv", index=False)
+    said = answer("predict run new.csv --device cpu --out found.csv", capsys)
+    assert "new.csv: texts that are no known category, and count as none: 'coat' (1 row, first 'bald')" in said
+    assert pd.read_csv("found.csv")["predicted"].tolist()[:3] == ["cat", "dog", "dog"]
+    answer(f"audit run --export {suffix} --out repaired.{suffix}", capsys)
+    repaired = getattr(pd, f"read_{suffix}")(f"repaired.{suffix}")
+    pd.testing.assert_frame_equal(repaired[["coat", "age"]], table[["coat", "age"]])
+    assert (repaired["label"] == truth).mean() > 0.95 > (table["label"] == truth).mean()
+
+
 def test_a_manifest_of_images_is_read_beside_its_images(here, capsys):
     _, truth = write_digits(here / "photos")
     lines = [

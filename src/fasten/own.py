@@ -17,6 +17,7 @@ from fasten.audit.evidence import hold_back
 from fasten.contract import Recipe
 from fasten.data.arrays import read_npz
 from fasten.data.decoding import Decoding, Images
+from fasten.data.encoding import Column
 from fasten.data.folder import read_folder
 from fasten.data.hub import is_hub_folder, read_hub
 from fasten.data.images import ImageFiles, in_words, shape_of
@@ -124,11 +125,11 @@ def read_rows(
     labelled: bool = True,
     *,
     shape: Sequence[int] | None = None,
-    feature_names: Sequence[str] | None = None,
+    features: Sequence[Column] | None = None,
 ) -> Rows:
     """Read the rows of a folder, table or array file.
 
-    `class_names`, `shape` and `feature_names` are those of a trained model, from the `data` of its record; then rows
+    `class_names`, `shape` and `features` are those of a trained model, from the `data` of its record; then rows
     need no label. Unless `labelled`, verdicts, and the labels of tables and arrays, are ignored.
     """
     place, how = Path(path), own.decoding(shape)
@@ -146,7 +147,7 @@ def read_rows(
         )
     else:
         _check_one_file(path, own)
-        rows = _read_file(place, how, class_names, feature_names, labelled)
+        rows = _read_file(place, how, class_names, features, labelled)
         if own.verified is not None and labelled:
             rows = _with_verdicts(rows, Path(own.verified), place, class_names)
         if own.size is not None and not isinstance(rows.x, ImageFiles):
@@ -182,14 +183,14 @@ def _read_file(
     path: Path,
     how: Decoding,
     class_names: Sequence[str] | None,
-    feature_names: Sequence[str] | None,
+    features: Sequence[Column] | None,
     labelled: bool,
 ) -> Rows:
     if path.suffix.lower() == ARRAYS:
         return read_npz(path, class_names=class_names, labelled=labelled)
     if path.is_dir() or path.suffix.lower() in TABLES:
         read = read_hub if path.is_dir() else read_table
-        return read(path, how=how, class_names=class_names, feature_names=feature_names, labelled=labelled)
+        return read(path, how=how, class_names=class_names, features=features, labelled=labelled)
     raise ValueError(
         f"{path} is neither a folder nor a table or arrays; give a folder, or a .csv, .parquet or .npz file"
     )
@@ -199,7 +200,7 @@ def _with_verdicts(rows: Rows, verified: Path, path: Path, class_names: Sequence
     folder = path if path.is_dir() else path.parent
     verdicts = read_verdicts(verified, folder, rows, class_names)
     columns = add_verdicts(rows.name, rows.columns, verdicts)
-    return make_rows(rows.name, columns, rows.x, class_names, rows.notes, rows.feature_names)
+    return make_rows(rows.name, columns, rows.x, class_names, rows.notes, rows.features)
 
 
 def _check_shape(rows: Rows, shape: tuple[int, ...]) -> None:
@@ -253,7 +254,7 @@ def make_own_task(rows: Rows, seed: int, noise: str = "none") -> Task:
             *_noise_on_noise(rows, transition),
             *_measured_as_given(rows, split),
         ),
-        feature_names=rows.feature_names,
+        features=rows.features,
         measured_by=_verdicts(rows.take(np.flatnonzero(apart))),
         test_as_given=_num_as_given(rows, split.test),
     )
@@ -301,7 +302,7 @@ def make_test_task(rows: Rows, data: Mapping[str, Any]) -> Task:
         std=tuple(data["std"]),
         known=known,
         notes=rows.notes,
-        feature_names=rows.feature_names,
+        features=rows.features,
     )
 
 

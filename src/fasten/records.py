@@ -38,22 +38,23 @@ FORMS: dict[type, tuple[str, ...]] = {
         *("evaluation.evidence", "evaluation.evidence.corrections.precision", "evaluation.evidence.calibration"),
         *("evaluation.evidence.calibration.before", "evaluation.evidence.calibration.after"),
         *("evaluation.evidence.corrections", "evaluation.evidence.threshold", "evaluation.evidence.dependence"),
-        *("evaluation.evidence.wrong", "evaluation.evidence.sample"),
+        *("evaluation.evidence.wrong", "evaluation.evidence.sample", "data.columns.*"),
     ),
     list: (
         *("run.recipe.milestones", "data.class_names", "data.shape", "data.mean", "data.std", "data.feature_names"),
+        *("data.columns", "data.columns.*.categories"),
         *("epochs", "epochs.*.chi2", "evaluation.transition.given", "evaluation.transition.given.*", "notes"),
         *("evaluation.evidence.calibration.before.bins", "evaluation.evidence.calibration.after.bins"),
     ),
     str: (
         *("run.dataset", "run.noise", "run.method", "run.recipe.net", "data.class_names.*", "result.selected_by"),
-        *("notes.*", "data.feature_names.*"),
+        *("notes.*", "data.feature_names.*", "data.columns.*.name", "data.columns.*.categories.*"),
     ),
     float: (
         *("evaluation.transition.given.*.*", "data.mean.*", "data.std.*", "run.recipe.rate", "run.recipe.momentum"),
         *("run.recipe.weight_decay", "result.test_accuracy", "result.valid_accuracy", "epochs.*.corrected_fraction"),
         *("epochs.*.t_diagonal", "epochs.*.t_diagonal_true", "epochs.*.chi2.*", "evaluation.relabel.*"),
-        *("evaluation.relabel_corrected.*", "evaluation.detection.*.*"),
+        *("evaluation.relabel_corrected.*", "evaluation.detection.*.*", "data.columns.*.fill"),
     ),
     int: (
         *("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),

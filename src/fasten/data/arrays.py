@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding
+from fasten.data.encoding import Column
 from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
 from fasten.data.numbers import coarse, note_coarse
 from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
@@ -108,7 +109,8 @@ def rows_from_arrays(
         )
     names = tuple(feature_names) or _feature_names(name, xs)
     notes = _note_coarse(name, came[""], names)
-    return compare_test_rows(make_rows(name, _joined(columns), _stacked(name, arrays), class_names, notes, names))
+    features = [Column(name) for name in names]
+    return compare_test_rows(make_rows(name, _joined(columns), _stacked(name, arrays), class_names, notes, features))
 
 
 def _parts(name: str, asked: Mapping[str, tuple[Any, Any]], labelled: bool) -> tuple[dict[str, Any], dict[str, Any]]:

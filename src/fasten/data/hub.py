@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from fasten.data.decoding import Decoding, Encoded, Inside, Stored
+from fasten.data.encoding import Column
 from fasten.data.rows import Rows, make_image_rows
 from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, useful, without_labels
 from fasten.suggest import one_line
@@ -39,7 +40,7 @@ def read_hub(
     *,
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
-    feature_names: Sequence[str] | None = None,
+    features: Sequence[Column] | None = None,
     labelled: bool = True,
 ) -> Rows:
     """Read the rows of such a folder, images or features; the arguments are those of `read_table`."""
@@ -49,9 +50,9 @@ def read_hub(
     names = [column for column in table.column_names if column != IMAGE]
     check_names(name, names, class_names is None)
     if IMAGE not in table.column_names:
-        wanted, unused = useful(name, names, feature_names)
+        wanted, unused = useful(name, names, features)
         notes = _not_used(name, unused)
-        return rows_from_arrow(name, table.select(wanted), folder, how or Decoding(), class_names, feature_names, notes)
+        return rows_from_arrow(name, table.select(wanted), folder, how or Decoding(), class_names, features, notes)
     columns = columns_from_arrow(name, table.select(names), [str(row) for row in range(table.num_rows)])
     notes = _not_used(name, [column for column in names if column not in KNOWN])
     return make_image_rows(name, columns, _images(name, table[IMAGE], folder), how or Decoding(), class_names, notes)

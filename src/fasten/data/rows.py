@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fasten.data.decoding import Decoding, Encoded, decode_images, same_bytes
+from fasten.data.encoding import Column, names_of
 from fasten.data.images import ImageFiles, check_examples
 from fasten.data.labels import (
     Part,
@@ -81,7 +82,7 @@ class Rows(Columns):
     x: NDArray[Any] | ImageFiles  # (n, H, W, C) uint8 images, or (n, D) float32 features
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()  # messages for the user: what was left out, what looks odd
-    feature_names: tuple[str, ...] = ()  # of the columns of x, if they have names
+    features: tuple[Column, ...] = ()  # what the columns of x were made from, if that has names
 
     def __post_init__(self) -> None:
         check_columns(self.name, self.columns)
@@ -96,6 +97,11 @@ class Rows(Columns):
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns of x, if they have any."""
+        return names_of(self.features)
 
     @property
     def columns(self) -> Columns:
@@ -182,7 +188,7 @@ def make_rows(
     x: NDArray[Any] | ImageFiles,
     class_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
-    feature_names: Sequence[str] = (),
+    features: Sequence[Column] = (),
 ) -> Rows:
     """Return rows whose classes are those of their labels, or `class_names`, those of a trained model.
 
@@ -196,7 +202,7 @@ def make_rows(
         x = x.astype(np.float32, copy=False)
     known: dict[str, Any] = vars(columns)
     said = tuple(dict.fromkeys(notes))  # each once, also if a list adds verdicts to rows that have notes
-    return Rows(**known, name=name, x=x, class_names=names, notes=said, feature_names=tuple(feature_names))
+    return Rows(**known, name=name, x=x, class_names=names, notes=said, features=tuple(features))
 
 
 def make_image_rows(

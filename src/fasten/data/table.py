@@ -2,8 +2,8 @@
 
 Columns: `path` or `file_name` (an image, relative to the file's own folder), `label`, and optionally `verified_label`
 (blank if nobody checked), `split` (train, valid, test), `id`, `picked` (random, chosen: how a row came to be verified).
-`original_label`, in a repaired table, is ignored. Without a column of images, every other column is a feature and must
-hold numbers.
+`original_label`, in a repaired table, is ignored. Without a column of images, every other column becomes features, as
+`fasten.data.encoding` says.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import difflib
 import os
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
+from fasten.data.encoding import BLANKS, TRUTHS, Column, choose_column, encode, notes_on, type_of
 from fasten.data.labels import as_written, label_texts, part_of, picked_of
-from fasten.data.numbers import check_numbers, coarse, listed_numbers, note_coarse
+from fasten.data.numbers import note_coarse
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
-from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header, split_line
+from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header
 from fasten.suggest import nearest, one_line
 
 T = TypeVar("T")
@@ -40,7 +42,6 @@ LONGEST_LINE = 2**24  # bytes
 HEAD = 2**20  # bytes of a CSV file, from which the types of its columns are chosen
 INDEX = "__index_level_0__"  # what pandas calls a nameless index in Parquet
 COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it; "Unnamed: 0.1" the second time
-TRUTHS = ("true", "false")  # 1 and 0
 SLIP = 0.7  # similarity from which an unknown name counts as a misspelt known one
 
 
@@ -49,12 +50,12 @@ def read_table(
     *,
     how: Decoding | None = None,
     class_names: Sequence[str] | None = None,
-    feature_names: Sequence[str] | None = None,
+    features: Sequence[Column] | None = None,
     labelled: bool = True,
 ) -> Rows:
     """Read the rows of a CSV or Parquet file, images or features.
 
-    `class_names` and `feature_names` are those of a trained model: then labels may be missing, and features come in the
+    `class_names` and `features` are those of a trained model: then labels may be missing, and features come in the
     model's order. Unless `labelled`, labels are ignored.
     """
     path = Path(path)
@@ -62,12 +63,12 @@ def read_table(
         raise ValueError(f"{path} is neither CSV nor Parquet by its name; it must end in {', '.join(TABLES)}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the path of a table")
-    feature_names = feature_names and [name.strip() for name in feature_names]
+    features = features and [replace(column, name=column.name.strip()) for column in features]
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
-    table, unused = read(path, class_names is None, feature_names)
+    table, unused = read(path, class_names is None, features)
     table = table if labelled else without_labels(table)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
-    return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, feature_names, notes)
+    return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, features, notes)
 
 
 def rows_from_arrow(
@@ -76,7 +77,7 @@ def rows_from_arrow(
     folder: Path,
     how: Decoding,
     class_names: Sequence[str] | None = None,
-    feature_names: Sequence[str] | None = None,
+    features: Sequence[Column] | None = None,
     notes: Sequence[str] = (),
 ) -> Rows:
     """Return the rows of an Arrow table, whose images are in `folder`."""
@@ -89,12 +90,22 @@ def rows_from_arrow(
         return make_image_rows(name, columns, sources, how, class_names, notes)
     columns = columns_from_arrow(name, table)
     names = [column for column in table.column_names if column not in KNOWN]
-    if feature_names is not None:
-        _check_features(name, set(names), feature_names)
-        names = list(feature_names)
-    x, lost = _features(name, table, names)
-    notes = [*notes, *note_coarse(name, lost)]
-    return compare_test_rows(make_rows(name, columns, x, class_names, notes, names))
+    if features is None:
+        training = np.array([part in (None, "train") for part in columns.split])
+        found = [_choose(name, column, table[column], training) for column in names]
+    else:
+        _check_features(name, set(names), features)
+        found = list(features)
+    x, lost = encode(name, table, found)
+    notes = [*notes, *notes_on(name, table, found, new=features is not None), *note_coarse(name, lost)]
+    return compare_test_rows(make_rows(name, columns, x, class_names, notes, found))
+
+
+def _choose(name: str, column: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
+    try:
+        return choose_column(column, values, training)
+    except ValueError as error:
+        raise ValueError(f"{name}: column {column!r} {error}{_perhaps(column)}") from None
 
 
 def without_labels(table: pa.Table) -> pa.Table:
@@ -134,17 +145,13 @@ def _slips(missing: Sequence[str]) -> list[str]:
     return [column for column in missing if column in ("label", "verified_label", "split", "picked")]
 
 
-def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
+def _read_csv(path: Path, labelled: bool, features: Sequence[Column] | None) -> tuple[pa.Table, list[str]]:
     """Read the columns that are used; return them, and the names of the others."""
     names, delimiter = _header(path, labelled)
     check_names(path.name, names, labelled)
     check_quotes(path, delimiter)
-    wanted, unused = useful(path.name, names, feature_names)
-    truths = _truths(path, names, delimiter)
-    features = [name for name in wanted if name not in KNOWN and name not in truths]
-    wide = _wide(path, names, delimiter, features) if features else ()
-    kinds = {name: pa.bool_() if name in truths else pa.float64() if name in wide else pa.float32() for name in names}
-    types = {name: pa.string() if name in KNOWN else kinds[name] for name in wanted}
+    wanted, unused = useful(path.name, names, features)
+    types = _types(path, names, delimiter, wanted, features)
     try:
         return _parsed(path, names, delimiter, column_types=types, include_columns=wanted), unused
     except pa.ArrowInvalid as error:
@@ -153,25 +160,25 @@ def _read_csv(path: Path, labelled: bool, feature_names: Sequence[str] | None) -
         raise ValueError(_diagnosis(path, names, delimiter, types, error)) from None
 
 
-def _truths(path: Path, names: Sequence[str], delimiter: str) -> set[str]:
-    """Return the columns whose first cell is True or False, as pandas.get_dummies writes them."""
-    with open(path, "rb") as file:
-        file.readline(LONGEST_LINE)
-        cells = split_line(file.readline(LONGEST_LINE).decode(errors="replace"), delimiter)
-    return {name for name, cell in zip(names, cells, strict=False) if cell.lower() in TRUTHS}
-
-
-def _wide(path: Path, names: Sequence[str], delimiter: str, features: Sequence[str]) -> set[str]:
-    """Return the columns whose first rows lose precision in float32; these are read as float64 to check all rows."""
-    options = _options(names, delimiter, column_types=dict.fromkeys(features, pa.float64()), include_columns=features)
+def _types(
+    path: Path, names: Sequence[str], delimiter: str, wanted: Sequence[str], features: Sequence[Column] | None
+) -> dict[str, pa.DataType]:
+    """Choose the types of columns: text for what is known, and for the others what their first rows look like."""
+    types = {name: pa.string() if name in KNOWN else pa.float32() for name in wanted}
+    texts = [name for name in wanted if name not in KNOWN]
+    options = _options(names, delimiter, column_types=dict.fromkeys(texts, pa.string()), include_columns=texts)
     options[0].block_size = min(HEAD, LONGEST_LINE)
     try:
         with pa.csv.open_csv(path, *options) as reader:
-            first = reader.read_next_batch()
+            first = reader.read_next_batch() if texts else pa.table({})
     except (pa.ArrowInvalid, StopIteration):  # no rows, or bad ones: reading the whole file will show
-        return set()
-    columns = [column.to_numpy(zero_copy_only=False)[:, None] for column in first.columns]
-    return {name for name, column in zip(features, columns, strict=True) if coarse(column, varied=False).any()}
+        return types
+    for name in texts:
+        types[name] = type_of(first[name])
+    for column in features or ():
+        if column.categories or types[column.name] == pa.string():  # where numbers are due, texts are refused later
+            types[column.name] = pa.string() if column.categories else pa.float32()
+    return types
 
 
 def _parsed(path: Path, names: Sequence[str], delimiter: str, **convert: Any) -> pa.Table:
@@ -183,7 +190,7 @@ def _options(names: Sequence[str], delimiter: str, **convert: Any) -> tuple[Any,
     return (
         pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
         pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pa.csv.ConvertOptions(**convert),
+        pa.csv.ConvertOptions(null_values=BLANKS, **convert),
     )
 
 
@@ -191,7 +198,7 @@ def _without_marks(table: pa.Table) -> pa.Table:
     """Remove the marks with which our own CSV files protect texts from spreadsheets; paths come later."""
     for place, name in enumerate(table.column_names):
         is_text = pa.types.is_string(table[name].type) and name not in IMAGES
-        if is_text and pa.compute.any(pa.compute.starts_with(table[name], "'")).as_py():
+        if is_text and pc.any(pc.starts_with(table[name], "'")).as_py():
             plain = [None if cell is None else unescaped(cell) for cell in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(plain, pa.string()))
     return table
@@ -240,7 +247,7 @@ def _header(path: Path, labelled: bool) -> tuple[list[str], str]:
 
 def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[str, Any], error: Exception) -> str:
     """Return what is wrong with a CSV file that could not be read, by looking at each line."""
-    numeric = [(place, name) for place, name in enumerate(names) if name in types and name not in KNOWN]
+    numeric = [(place, name) for place, name in enumerate(names) if types.get(name, pa.string()) != pa.string()]
     for line, cells in lines_below(path, delimiter):
         where = f"{path.name}: line {line}"
         if cells and len(cells) != len(names):
@@ -258,8 +265,8 @@ def _diagnosis(path: Path, names: Sequence[str], delimiter: str, types: Mapping[
 
 def _fits(cell: str, kind: pa.DataType) -> bool:
     plain = cell.strip().lower()
-    if plain in ("", "na", "n/a", "#n/a", "null", "none"):
-        return True  # missing values are reported later, by column
+    if cell.strip() in BLANKS:
+        return True
     if plain in TRUTHS or kind == pa.bool_():
         return kind == pa.bool_() and plain in (*TRUTHS, "0", "1")
     try:
@@ -275,16 +282,16 @@ def _perhaps(name: str, cell: str = "") -> str:
     known = [column for column in KNOWN if column != "id" or name.lower().endswith(column)]  # `kind` is close to `id`
     close = difflib.get_close_matches(name.lower(), known, 1, 0.55)
     rename = f" did you mean {close[0]!r} by {name!r}? rename it, or" if close else ""
-    cure = "write numbers (categories as columns of 0 and 1, texts as embeddings)"
-    return f";{rename} {cure}, or take the column out: all but {', '.join(KNOWN)} are features"
+    cure = "write numbers, or leave the cell blank" if cell else "write numbers, or few enough categories"
+    return f";{rename} {cure}, or take the column out: all but {', '.join(KNOWN)} become features"
 
 
-def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
+def _read_parquet(path: Path, labelled: bool, features: Sequence[Column] | None) -> tuple[pa.Table, list[str]]:
     try:
         written = pa.parquet.read_schema(path).names
         names = [name.strip() for name in written]  # as for a CSV file
         check_names(path.name, names, labelled)
-        wanted, unused = useful(path.name, names, feature_names)
+        wanted, unused = useful(path.name, names, features)
         place = dict(zip(names, written, strict=True))
         table = pa.parquet.read_table(path, columns=[place[name] for name in wanted])
         return table.rename_columns(wanted), unused
@@ -293,15 +300,15 @@ def _read_parquet(path: Path, labelled: bool, feature_names: Sequence[str] | Non
         raise ValueError(f"{path.name} cannot be read as Parquet ({reason}); write it again") from error
 
 
-def useful(table_name: str, names: Sequence[str], feature_names: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def useful(table_name: str, names: Sequence[str], features: Sequence[Column] | None) -> tuple[list[str], list[str]]:
     """Return the columns that are used, and the others: image tables have no features, and a model has its own."""
-    features = {name for name in names if name not in (*KNOWN, INDEX) and not name.startswith(COUNTED)}
+    own = {name for name in names if name not in (*KNOWN, INDEX) and not name.startswith(COUNTED)}
     if image_column(names) is not None:
-        features = set()
-    elif feature_names is not None:
-        _check_features(table_name, features, feature_names)
-        features &= set(feature_names)
-    wanted = [name for name in names if name in KNOWN or name in features]
+        own = set()
+    elif features is not None:
+        _check_features(table_name, own, features)
+        own &= {column.name for column in features}
+    wanted = [name for name in names if name in KNOWN or name in own]
     used = {*wanted, INDEX}
     return wanted, [name for name in names if name not in used]
 
@@ -366,35 +373,8 @@ def _texts(name: str, table: pa.Table, column: str) -> list[str | None]:
     return label_texts(table[column].to_pylist(), f"{name}, column {column!r}")
 
 
-def _check_features(name: str, names: set[str], wanted: Sequence[str]) -> None:
-    lacking = [column for column in wanted if column not in names]
+def _check_features(name: str, names: set[str], wanted: Sequence[Column]) -> None:
+    lacking = [column.name for column in wanted if column.name not in names]
     if lacking:
         near = nearest(lacking[0], sorted(names)) if names else "it has no features at all"
         raise ValueError(f"{name} lacks the column {lacking[0]!r}, which the model was trained on; {near}")
-
-
-def _features(name: str, table: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.float32], list[str]]:
-    """Return features (n, D), and the columns that lose precision; a column of lists gives many features."""
-    if not names:
-        raise ValueError(f"{name} has neither a column 'path' with images nor columns of numbers; add one of them")
-    blocks = [_numbers(name, column, table[column]) for column in names]
-    x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
-    place = 0
-    for column, block in zip(names, blocks, strict=True):
-        with np.errstate(over="ignore"):  # reported below
-            x[:, place : place + block.shape[1]] = block
-        check_numbers(f"{name}: column {column!r}", x[:, place : place + block.shape[1]])
-        place += block.shape[1]
-    return x, [column for column, block in zip(names, blocks, strict=True) if coarse(block).any()]
-
-
-def _numbers(name: str, column: str, values: pa.ChunkedArray) -> NDArray[Any]:
-    """Return one column as (n, width), with NaN for missing values."""
-    kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return listed_numbers(f"{name}: column {column!r}", values)
-    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        values = values.cast(pa.uint8() if pa.types.is_boolean(kind) else pa.float64())
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ValueError(f"{name}: column {column!r} holds {kind}, not numbers{_perhaps(column)}")
-    return np.asarray(values.to_numpy())[:, None]

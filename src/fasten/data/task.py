@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fasten.data.encoding import Column
 from fasten.data.images import ImageFiles, shape_of
 from fasten.data.splits import Split
 
@@ -63,7 +64,7 @@ class Task:
     crop: int | None = None  # pixels of a side that the network sees: a random place in training, otherwise the middle
     known: Known | None = None  # for all rows of x; None: a known data set
     notes: tuple[str, ...] = ()  # messages for the user, from reading the data
-    feature_names: tuple[str, ...] = ()  # of the columns of x, if they have names
+    features: tuple[Column, ...] = ()  # what the columns of x were made from, if that has names
     measured_by: tuple[tuple[str, str, str], ...] = ()  # verdicts on validation and test rows: id, label, picked
     test_as_given: int = 0  # number of test rows that nobody verified: their given label counts as right
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from fasten import ranks
 from fasten.contract import Draw, Recipe, Stage
+from fasten.data.encoding import Column, names_of
 from fasten.data.task import Task
 from fasten.files import alone_in
 from fasten.machine import Machine
@@ -145,7 +146,9 @@ def _own_data(task: Task) -> dict[str, Any]:
     values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
     counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
     counts["rows_test_as_given"] = task.test_as_given
-    names = {"feature_names": list(task.feature_names)}
+    names: dict[str, Any] = {"feature_names": list(names_of(task.features))}
+    if any(column != Column(column.name) for column in task.features):  # new rows need more than the names
+        names["columns"] = [column.to_json() for column in task.features]
     names |= {"kept_classes": [task.class_names[c] for c in task.unseen_classes]}
     return values | names | counts | _digest(task)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fasten import engine, metrics
 from fasten.audit import table_csv
 from fasten.cells import escaped
+from fasten.data.encoding import Column
 from fasten.data.images import in_words
 from fasten.data.rows import Rows
 from fasten.data.splits import Split
@@ -70,15 +71,20 @@ def read_new_rows(
     """
     run, about = Run.from_json(record["run"]), examples_of(record)
     own = own or (Own.from_json(run.own) if is_same(data, run.dataset) else Own())
-    features = about.get("feature_names") or None
     return read_rows(
         data,
         replace(own, max_bad=max_bad),
         about["class_names"],
         labelled=labelled,
         shape=about["shape"],
-        feature_names=features,
+        features=features_of(about),
     )
+
+
+def features_of(about: Mapping[str, Any]) -> list[Column] | None:
+    """The columns that a run's features were made from, by its record's `data`; None if they have no names."""
+    columns = about.get("columns") or [{"name": name} for name in about.get("feature_names") or ()]
+    return [Column.from_json(values) for values in columns] or None
 
 
 def is_same(path: str, other: str) -> bool:

@@ -1,0 +1,194 @@
+"""How the columns of a table become features: numbers as they are, texts as categories, and what stands in for a blank.
+
+What the training rows say is kept with the model, so that new rows get the same features.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from fasten.data.numbers import check_numbers, coarse, listed_numbers
+from fasten.sentences import some
+from fasten.suggest import listed
+
+MOST_CATEGORIES = 100  # of a column: the most frequent texts
+FEWEST_ROWS = 2  # training rows with a category: a text that occurs once says nothing of other rows
+COVERED = 0.5  # of a column's texts must be categories; otherwise it holds names or sentences
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+TRUTHS = ("true", "false")  # 1 and 0
+BLANKS = [*pa.csv.ConvertOptions().null_values, "None", "none", "<NA>", "?"]  # how programs write a missing number
+NUMBER = r"(?i)^[+-]?([\d.,]*\d[\d.,]*(e[+-]?\d+)?|inf|infinity)$"  # what is meant as one, even if it cannot be read
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, and how it becomes features.
+
+    A column of texts has a feature for each category, 1 in its rows and 0 elsewhere. Where a number is missing, `fill`
+    stands in, and a second feature is 1.
+
+    >>> Column("coat", ("long", "short")).feature_names
+    ('coat = long', 'coat = short')
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()  # none: the column holds numbers
+    fill: float | None = None  # None: no number is missing
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features; those of a column of lists share one."""
+        if self.categories:
+            return tuple(f"{self.name} = {category}" for category in self.categories)
+        return (self.name,) if self.fill is None else (self.name, f"{self.name} is missing")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that differ from the defaults."""
+        return {key: value for key, value in asdict(self).items() if value not in ((), None)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Column:
+        return Column(values["name"], tuple(values.get("categories", ())), values.get("fill"))
+
+
+def names_of(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the names of all features.
+
+    >>> names_of([Column("length"), Column("weight", fill=2.5)])
+    ('length', 'weight', 'weight is missing')
+    """
+    return tuple(name for column in columns for name in column.feature_names)
+
+
+def type_of(cells: pa.Array) -> pa.DataType:
+    """Choose the type for cells that are read as texts; mostly numbers, they are numbers, whatever else occurs."""
+    trimmed = pc.utf8_trim_whitespace(cells)
+    written = trimmed.filter(pc.invert(pc.is_in(trimmed, pa.array(BLANKS))))
+    if len(written) and written[0].as_py().lower() in TRUTHS:  # as pandas.get_dummies writes them
+        return pa.bool_()
+    numbers = pc.sum(pc.match_substring_regex(written, NUMBER)).as_py() or 0
+    if 2 * numbers < len(written):
+        return pa.string()
+    try:
+        exact = written.cast(pa.float64()).to_numpy(zero_copy_only=False)[:, None]
+    except pa.ArrowInvalid:
+        return pa.float32()
+    # Numbers that lose precision in float32 are read as float64, to check all rows.
+    return pa.float64() if len(exact) and coarse(exact, varied=False).any() else pa.float32()
+
+
+def choose_column(name: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
+    """Choose the features of a column by what it holds in the training rows.
+
+    >>> choose_column("coat", pa.chunked_array([["short", "long", "long", "short"]]), np.ones(4, bool))
+    Column(name='coat', categories=('long', 'short'), fill=None)
+    """
+    if _is_one_of(TEXTS, values.type):
+        return Column(name, _categories(_texts(values).filter(pa.array(training))))
+    if _is_one_of(LISTS, values.type):
+        return Column(name)
+    if not _is_one_of(NUMBERS, values.type):
+        raise ValueError(f"holds {values.type}, neither numbers nor texts")
+    numbers = _numbers(values)
+    missing = np.isnan(numbers)
+    if not missing.any():
+        return Column(name)
+    known = numbers[training & ~missing]
+    if not len(known):
+        raise ValueError("holds no number in any training row")
+    return Column(name, fill=float(np.median(known)))
+
+
+def _is_one_of(tests: Sequence[Any], kind: pa.DataType) -> bool:
+    return any(test(kind) for test in tests)
+
+
+def _categories(texts: pa.ChunkedArray) -> tuple[str, ...]:
+    """Return the texts that count as categories."""
+    counts = Counter({pair["values"]: pair["counts"] for pair in texts.drop_null().value_counts().to_pylist()})
+    often = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
+    kept = sorted(text for text in often if counts[text] >= FEWEST_ROWS)
+    if not kept or sum(counts[text] for text in kept) < COVERED * counts.total():
+        raise ValueError(f"holds {some(len(counts), 'different text')}, too many to be categories")
+    return tuple(kept)
+
+
+def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts without the blanks around them; null for an empty one."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    trimmed = pc.utf8_trim_whitespace(values.cast(pa.string()))
+    return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+
+
+def _numbers(values: pa.ChunkedArray) -> NDArray[Any]:
+    """Return numbers, NaN where one is missing."""
+    if pa.types.is_boolean(values.type) or pa.types.is_decimal(values.type):
+        values = values.cast(pa.uint8() if pa.types.is_boolean(values.type) else pa.float64())
+    return np.asarray(values.to_numpy())
+
+
+def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArray[np.float32], list[str]]:
+    """Return features (n, D), and the columns that lose precision.
+
+    >>> table = pa.table({"coat": ["short", None, "curly"], "weight": [1.5, 2, None]})
+    >>> encode("pets", table, [Column("coat", ("long", "short")), Column("weight", fill=2)])[0].tolist()
+    [[0.0, 1.0, 1.5, 0.0], [0.0, 0.0, 2.0, 0.0], [0.0, 0.0, 2.0, 1.0]]
+    """
+    if not columns:
+        raise ValueError(f"{name} has neither a column 'path' with images nor columns of features; add one of them")
+    wheres = [f"{name}: column {column.name!r}" for column in columns]
+    blocks = [_block(where, c, table[c.name]) for where, c in zip(wheres, columns, strict=True)]
+    x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
+    place = 0
+    for where, block in zip(wheres, blocks, strict=True):
+        with np.errstate(over="ignore"):  # reported below
+            x[:, place : place + block.shape[1]] = block
+        check_numbers(where, x[:, place : place + block.shape[1]])
+        place += block.shape[1]
+    return x, [column.name for column, block in zip(columns, blocks, strict=True) if coarse(block).any()]
+
+
+def _block(where: str, column: Column, values: pa.ChunkedArray) -> NDArray[Any]:
+    """Return the features of a column, (n, width); `where` begins a message."""
+    if column.categories:
+        codes = pc.index_in(_texts(values), pa.array(column.categories, pa.string())).fill_null(-1).to_numpy()
+        return np.asarray(codes[:, None] == np.arange(len(column.categories)), np.uint8)
+    if _is_one_of(LISTS, values.type):
+        return listed_numbers(where, values)
+    numbers = _numbers(values)
+    if column.fill is None:
+        return numbers[:, None]
+    missing = np.isnan(numbers)
+    return np.column_stack([np.where(missing, column.fill, numbers), missing])
+
+
+def notes_on(name: str, table: pa.Table, columns: Sequence[Column], *, new: bool) -> list[str]:
+    """Write notes on categories, texts that are none, and missing numbers; `new` rows get a trained model's columns."""
+    chosen = [f"{column.name!r} ({len(column.categories)})" for column in columns if column.categories and not new]
+    others, lacking = [], []
+    for column in columns:
+        if column.categories:
+            texts = _texts(table[column.name]).drop_null()
+            odd = texts.filter(pc.invert(pc.is_in(texts, pa.array(column.categories, pa.string()))))
+            others += [f"{column.name!r} ({some(len(odd), 'row')}, first {odd[0].as_py()[:40]!r})"] if len(odd) else []
+        elif column.fill is not None:
+            count = int(np.isnan(_numbers(table[column.name])).sum())
+            lacking += [f"{column.name!r} ({some(count, 'row')})"] if count else []
+    said = {
+        "columns of texts are categories, with a feature for each": chosen,
+        "texts that are no known category, and count as none": others,
+        "missing numbers, for which the median of the training rows stands in": lacking,
+    }
+    return [f"{name}: {what}: {listed(found)}" for what, found in said.items() if found]

@@ -1,0 +1,123 @@
+"""Columns of texts and of numbers that are missing: what they become, and that new rows get the same."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fasten.data.encoding import MOST_CATEGORIES, Column
+from fasten.data.table import read_table
+
+TABLE = (
+    "age,coat,indoors,label,split\n"
+    "3,short,True,cat,\n"
+    ",long,False,cat,train\n"
+    "8, short ,,dog,\n"
+    "5,long,True,dog,\n"
+    "?,curly,False,dog,test\n"
+    "4,,True,cat,valid\n"
+)
+AGE, COAT, INDOORS = Column("age", fill=5.0), Column("coat", ("long", "short")), Column("indoors", fill=1.0)
+PETS = ("cat", "dog")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "pets.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_texts_become_categories_and_the_median_stands_in_for_a_missing_number(tmp_path):
+    """What the training rows hold decides; a blank, or a text that they do not hold, is no category."""
+    rows = read_table(write(tmp_path, TABLE))
+    assert rows.features == (AGE, COAT, INDOORS)
+    assert rows.feature_names == (
+        *("age", "age is missing", "coat = long", "coat = short", "indoors", "indoors is missing"),
+    )
+    expected = [
+        *([3, 0, 0, 1, 1, 0], [5, 1, 1, 0, 0, 0], [8, 0, 0, 1, 1, 1]),
+        *([5, 0, 1, 0, 1, 0], [5, 1, 0, 0, 0, 0], [4, 0, 0, 0, 1, 0]),
+    ]
+    np.testing.assert_array_equal(rows.x, np.float32(expected))
+    assert rows.notes == (
+        "pets.csv: columns of texts are categories, with a feature for each: 'coat' (2)",
+        "pets.csv: texts that are no known category, and count as none: 'coat' (1 row, first 'curly')",
+        "pets.csv: missing numbers, for which the median of the training rows stands in: 'age' (2 rows), "
+        "'indoors' (1 row)",
+    )
+
+
+@pytest.mark.parametrize("kind", ["category", "str", "object"])
+def test_parquet_has_the_same_categories_whatever_their_type(tmp_path, kind):
+    table = pd.read_csv(StringIO(TABLE), skipinitialspace=True, na_values="?")
+    table = table.astype(dict.fromkeys(("coat", "label", "split"), kind))
+    table.to_parquet(tmp_path / "pets.parquet")
+    rows, same = read_table(tmp_path / "pets.parquet"), read_table(write(tmp_path, TABLE))
+    assert rows.features == same.features
+    np.testing.assert_array_equal(rows.x, same.x)
+
+
+def test_new_rows_get_the_features_of_the_trained_model(tmp_path):
+    path = write(tmp_path, "indoors,coat,age\nTrue,curly,\n,long,7\nFalse,long,70\n")
+    rows = read_table(path, class_names=PETS, features=(AGE, COAT, INDOORS))
+    expected = [[5, 1, 0, 0, 1, 0], [7, 0, 1, 0, 1, 1], [70, 0, 1, 0, 0, 0]]
+    np.testing.assert_array_equal(rows.x, np.float32(expected))
+    assert rows.notes == (
+        "pets.csv: texts that are no known category, and count as none: 'coat' (1 row, first 'curly')",
+        "pets.csv: missing numbers, for which the median of the training rows stands in: 'age' (1 row), "
+        "'indoors' (1 row)",
+    )
+    with pytest.raises(ValueError, match="column 'age' lacks a finite number in 1 of 3 rows, first in row 0"):
+        read_table(path, class_names=PETS, features=(Column("age"), COAT, INDOORS))
+
+
+@pytest.mark.parametrize("first", ["7", "x"])
+def test_a_text_where_a_trained_model_has_a_number_is_refused(tmp_path, first):
+    path = write(tmp_path, f"coat,age\nlong,{first}\nlong,x\n")
+    line = 2 if first == "x" else 3
+    with pytest.raises(ValueError, match=f"line {line}: 'x' in column 'age' is not a number; write numbers, or leave"):
+        read_table(path, class_names=PETS, features=(AGE, COAT))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_categories_of_a_trained_model_may_look_like_numbers(tmp_path, suffix):
+    path = tmp_path / f"new.{suffix}"
+    table = pd.DataFrame({"grade": [1, 2, 1]})
+    getattr(table, f"to_{suffix}")(path, index=False)
+    rows = read_table(path, class_names=PETS, features=[Column("grade", ("1", "2"))])
+    assert rows.x.tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_only_the_most_frequent_texts_are_categories(tmp_path):
+    many = [f"breed {number:03}" for number in range(120) for _ in range(150 - number)]
+    labels = [PETS[row % 2] for row in range(len(many))]
+    pd.DataFrame({"breed": many, "label": labels}).to_parquet(tmp_path / "pets.parquet")
+    rows = read_table(tmp_path / "pets.parquet")
+    assert rows.features[0].categories == tuple(f"breed {number:03}" for number in range(MOST_CATEGORIES))
+    assert rows.x.sum(0).tolist() == [150 - number for number in range(MOST_CATEGORIES)]
+    assert f"'breed' ({sum(range(31, 51))} rows, first 'breed 100')" in rows.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_text"),
+    [
+        (["1", "2", "x"], False),  # a slip among numbers, which is refused
+        (["1", "x", "x"], True),
+        (["2,5", "3,1", "3,1"], False),  # decimal commas, which are refused
+        (["", "?", "x"], True),
+        (["NA", "x", "1"], False),
+        (["2024-05-01", "2024-05-01", ""], True),
+    ],
+)
+def test_a_column_holds_categories_if_most_of_its_cells_are_no_numbers(tmp_path, cells, is_text):
+    lines = [f"{cell};{label}" for cell, label in zip(cells * 2, "ababab", strict=True)]
+    path = write(tmp_path, "\n".join(["a;label", *lines]))
+    if is_text:
+        assert read_table(path).features[0].categories
+    else:
+        with pytest.raises(ValueError, match="column 'a' is not a number"):
+            read_table(path)
