@@ -36,6 +36,18 @@ def test_a_constant_column_is_not_blown_up():
     assert moments(np.full((5, 1), 1e6, np.float32), np.arange(5))[1] == (1.0,)
 
 
+@pytest.mark.parametrize("chunk", [7, 8192])
+def test_a_rare_category_is_not_blown_up_beyond_a_frequent_one(monkeypatch, chunk):
+    monkeypatch.setattr(counted, "CHUNK", chunk)
+    x = (RNG.random((100, 3)) < (0.02, 0.5, 0)).astype(np.float32)
+    x[0] = (1, 0, 0)
+    x = np.column_stack([x, 2 * x[:, :1]])
+    mean, std = moments(x, np.arange(100))
+    np.testing.assert_allclose(mean, x.mean(0))
+    assert std[:3] == (0.5, 0.5, 0.5)
+    np.testing.assert_allclose(std[3], x[:, 3].std(), rtol=1e-6)
+
+
 def test_large_images_are_counted_a_few_at_a_time():
     x = np.zeros((300, 64, 64, 3), np.uint8)
     tracemalloc.start()
