@@ -148,16 +148,24 @@ def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArr
     """
     if not columns:
         raise ValueError(f"{name} has neither a column 'path' with images nor columns of features; add one of them")
-    wheres = [f"{name}: column {column.name!r}" for column in columns]
-    blocks = [_block(where, c, table[c.name]) for where, c in zip(wheres, columns, strict=True)]
-    x = np.empty((table.num_rows, sum(block.shape[1] for block in blocks)), np.float32)
-    place = 0
-    for where, block in zip(wheres, blocks, strict=True):
+    widths = [_width(column, table[column.name]) for column in columns]
+    x, lost, place = np.empty((table.num_rows, sum(widths)), np.float32), [], 0
+    for column, width in zip(columns, widths, strict=True):
+        where, part = f"{name}: column {column.name!r}", x[:, place : place + width]
+        block = _block(where, column, table[column.name])
         with np.errstate(over="ignore"):  # reported below
-            x[:, place : place + block.shape[1]] = block
-        check_numbers(where, x[:, place : place + block.shape[1]])
-        place += block.shape[1]
-    return x, [column.name for column, block in zip(columns, blocks, strict=True) if coarse(block).any()]
+            part[:] = block
+        check_numbers(where, part)
+        lost += [column.name] if coarse(block).any() else []
+        place += width
+    return x, lost
+
+
+def _width(column: Column, values: pa.ChunkedArray) -> int:
+    """Return how many features a column has; if lists differ in length, that is reported later."""
+    if _is_one_of(LISTS, values.type) and len(values) and not column.categories:
+        return pc.list_value_length(values[:1])[0].as_py() or 0
+    return len(column.categories) or 1 + (column.fill is not None)
 
 
 def _block(where: str, column: Column, values: pa.ChunkedArray) -> NDArray[Any]:

@@ -64,11 +64,24 @@ def read_table(
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the path of a table")
     features = features and [replace(column, name=column.name.strip()) for column in features]
+    try:
+        return _read(path, how or Decoding(), class_names, features, labelled)
+    finally:
+        pa.default_memory_pool().release_unused()  # otherwise Arrow keeps more than the features take
+
+
+def _read(
+    path: Path,
+    how: Decoding,
+    class_names: Sequence[str] | None,
+    features: Sequence[Column] | None,
+    labelled: bool,
+) -> Rows:
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     table, unused = read(path, class_names is None, features)
     table = table if labelled else without_labels(table)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
-    return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, features, notes)
+    return rows_from_arrow(path.name, table, path.parent, how, class_names, features, notes)
 
 
 def rows_from_arrow(
@@ -293,7 +306,7 @@ def _read_parquet(path: Path, labelled: bool, features: Sequence[Column] | None)
         check_names(path.name, names, labelled)
         wanted, unused = useful(path.name, names, features)
         place = dict(zip(names, written, strict=True))
-        table = pa.parquet.read_table(path, columns=[place[name] for name in wanted])
+        table = pa.parquet.read_table(path, columns=[place[name] for name in wanted], pre_buffer=False)
         return table.rename_columns(wanted), unused
     except (pa.ArrowException, OSError) as error:
         reason = one_line(error, 200)
