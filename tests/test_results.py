@@ -642,3 +642,14 @@ def test_what_is_said_of_the_time_of_networks_on_a_cpu_is_quoted_from_its_record
     assert f"160×160 pixels | – | {resnet / large_pyramid:.1f} times as fast |" in notes
     changes = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
     assert f"takes {large_pyramid:.2f} seconds instead of {resnet:.1f}" in changes
+
+
+def test_what_is_said_of_categories_is_quoted_from_its_record():
+    page = (ROOT / "docs" / "my-table.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "benchmarks" / "categories.json").read_text())
+    assert len(record["seeds"]) == 5  # "means of five seeds"
+    names = ("numbers alone", "numbers, and categories scaled each by its own deviation", "**as it is done**")
+    for rows, ways in record["problems"].items():
+        for name, way in zip(names, ways.values(), strict=True):
+            cells = f"{100 * way['accuracy']:.1f} | {100 * way['corrected_labels_right']:.1f}"
+            assert f"| {rows.removesuffix(' rows')} | {name} | {cells} |\n" in page
