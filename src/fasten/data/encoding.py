@@ -22,7 +22,7 @@ from fasten.suggest import listed
 
 MOST_CATEGORIES = 100  # of a column: the most frequent texts
 FEWEST_ROWS = 2  # training rows with a category: a text that occurs once says nothing of other rows
-COVERED = 0.5  # of a column's texts must be categories; otherwise it holds names or sentences
+REPEATED = 0.5  # of a column's texts, at least, must occur so often; otherwise it holds names or sentences
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
@@ -117,11 +117,10 @@ def _is_one_of(tests: Sequence[Any], kind: pa.DataType) -> bool:
 def _categories(texts: pa.ChunkedArray) -> tuple[str, ...]:
     """Return the texts that count as categories."""
     counts = Counter({pair["values"]: pair["counts"] for pair in texts.drop_null().value_counts().to_pylist()})
-    often = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
-    kept = sorted(text for text in often if counts[text] >= FEWEST_ROWS)
-    if not kept or sum(counts[text] for text in kept) < COVERED * counts.total():
+    often = [text for text in sorted(counts, key=lambda text: (-counts[text], text)) if counts[text] >= FEWEST_ROWS]
+    if not often or sum(counts[text] for text in often) < REPEATED * counts.total():
         raise ValueError(f"holds {some(len(counts), 'different text')}, too many to be categories")
-    return tuple(kept)
+    return tuple(sorted(often[:MOST_CATEGORIES]))
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
