@@ -105,7 +105,7 @@ def test_good_corrections_are_found_and_bad_ones_left_out():
 
 def test_where_all_corrections_are_right_all_are_made():
     choice = threshold_for(np.linspace(0.6, 1, 50), np.ones(50, bool), 0.9, 500)
-    assert choice.threshold == FLOOR
+    assert choice.threshold == 0
     assert (choice.tested[-1].k, choice.tested[-1].n) == (50, 50)
 
 
@@ -144,10 +144,11 @@ def test_the_tests_do_not_look_at_the_verdicts_before_they_are_made(seed, n):
     assert [cut.threshold for cut in tested] == [cut.threshold for cut in all_right[: len(tested)]]
 
 
-def test_rows_below_one_half_are_never_corrected():
-    p = np.concatenate([np.full(40, 0.9), np.full(400, 0.5)])
-    choice = threshold_for(p, np.ones(440, bool), 0.9, 440)
-    assert (choice.threshold, choice.tested[-1].n) == (FLOOR, 40)
+def test_corrections_that_a_model_underrates_are_tested_like_any_other():
+    p, right = random_corrections(0, 300)
+    one, two = threshold_for(p, right, 0.8, 300), threshold_for(p / 100, right, 0.8, 300)
+    assert [(cut.k, cut.n) for cut in two.tested] == [(cut.k, cut.n) for cut in one.tested]
+    assert two.threshold == one.threshold == 0
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.8, 14), (0.9, 29), (0.95, 59), (0.99, 299)])
@@ -156,7 +157,7 @@ def test_too_few_rows_ask_for_as_many_as_are_missing(share, least):
         choice = threshold_for(np.full(n, 0.9), np.ones(n, bool), share, num_verified=n)
         assert choice.threshold is None
         assert choice.more_if_right == choice.more_as_seen == least - n
-    assert threshold_for(np.full(least, 0.9), np.ones(least, bool), share, least).threshold == FLOOR
+    assert threshold_for(np.full(least, 0.9), np.ones(least, bool), share, least).threshold == 0
 
 
 def test_so_many_further_right_ones_do_and_one_fewer_does_not():
@@ -199,9 +200,15 @@ def test_a_precision_that_no_sample_shows_is_said_to_be_too_high():
 
 def test_a_choice_says_what_it_is_in_words_and_in_json():
     choice = threshold_for(np.linspace(0.6, 1, 50), np.ones(50, bool), 0.9, 500)
-    assert choice.sentence.startswith("at least 0.9 of the corrections with p_wrong above 0.5, before calibration")
+    assert choice.sentence.startswith(
+        "at least 0.9 of the corrections are right, at 95% confidence: 50 of 50 held-back"
+    )
     values = json.loads(json.dumps(choice.to_json()))
-    assert values["tested"][-1] == {"threshold": 0.5, "k": 50, "n": 50, "low": pytest.approx(0.05 ** (1 / 50))}
+    assert values["tested"][-1] == {"threshold": 0, "k": 50, "n": 50, "low": pytest.approx(0.05 ** (1 / 50))}
+    choice = threshold_for(np.linspace(0.5, 0.99, 50), np.arange(50) >= 10, 0.9, 500)
+    assert choice.sentence.startswith(
+        "at least 0.9 of the corrections with p_wrong above 0.59, before calibration, are "
+    )
 
 
 @pytest.mark.parametrize("share", [0, 1, 90, -0.5, float("nan")])

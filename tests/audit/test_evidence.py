@@ -21,6 +21,8 @@ from fasten.data.task import Known
 from fasten.seeds import numpy_stream
 from reference.metrics import ref_posterior
 
+REPEATS = 60
+WORST = 9  # more would come in one of a thousand if the chance were 5%
 steady = settings(derandomize=True, deadline=None, max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -265,8 +267,10 @@ def test_rows_picked_by_their_label_promise_no_precision():
         verified = np.where(random, truth, -1)
         known = known_of(given, verified, random, hold_back(given, verified, random, seed=0))
         found = gather(known, judge(post, given), post, min_precision=0.6)
-        assert found.threshold.threshold is None
         assert (found.sample.warning is None) == found.threshold.at_random == (way == "random")
+        assert (found.threshold.threshold is not None) == (way == "random")
+        made = found.corrections.precision
+        assert made.k == made.n, "of a random sample, calibration has learnt which are right"
     assert "50.0% of them have the label '0', compared with 92.5% of all rows" in found.sample.warning
     named = gather(replace(known, class_names=("usual", "rare")), judge(post, given), post)
     assert "50.0% of them have the label 'usual', compared with 92.5% of all rows" in named.sample.warning
@@ -467,24 +471,47 @@ def test_where_no_row_is_held_back_nothing_is_said_of_what_these_would_show():
     assert gather(known, judge(post, known.given), post, 0.9).threshold.sentence.startswith("no verified row was held")
 
 
-@pytest.mark.parametrize("min_precision", [0.6, 0.999])
+@pytest.mark.parametrize("min_precision", [0.6, 0.7, 0.999])
 def test_with_a_precision_to_keep_those_corrections_are_judged_that_are_made(min_precision):
     given, verified, picked_random, judged, post = verified_run(0)
     held = hold_back(given, verified, picked_random, seed=0)
     found = gather(known_of(given, verified, picked_random, held), judged, post, min_precision)
-    p_wrong, suggested = 1 - post[np.arange(len(given)), given], post.argmax(1)
-    rows = held & (suggested != given)
     num_random = int((picked_random & (verified >= 0)).sum())
-    expected = threshold_for(p_wrong[rows], (suggested == verified)[rows], min_precision, num_random)
+    p_wrong, given, verified, post = (
+        (1 - post[np.arange(len(given)), given])[held],
+        given[held],
+        verified[held],
+        post[held],
+    )
+    wrong = given != verified
+    corrected = calibrated_corrections(post, given, calibrated_unseen(p_wrong, wrong))
+    rows, right = corrected != given, corrected == verified
+    expected = threshold_for(p_wrong[rows], right[rows], min_precision, num_random)
     assert found.threshold == expected
     assert (expected.threshold is None) == (min_precision > 0.9)
     made = rows & (p_wrong > (1 if expected.threshold is None else expected.threshold))
-    wrong = held & (given != verified)
-    assert (found.corrections.precision.k, found.corrections.precision.n) == (
-        (suggested == verified)[made].sum(),
-        made.sum(),
-    )
+    assert (made.sum() < rows.sum()) == (min_precision > 0.6)
+    assert (found.corrections.precision.k, found.corrections.precision.n) == (right[made].sum(), made.sum())
     assert (found.corrections.recall.k, found.corrections.recall.n) == ((made & wrong).sum(), wrong.sum())
+
+
+@pytest.mark.parametrize("shift", [2, 0, -3])
+def test_a_precision_that_corrections_do_not_have_is_hardly_ever_promised_however_the_model_rates_them(shift):
+    """Three labels in ten look wrong, by log-odds about `shift`, and 78% of them are; calibration learns which."""
+    rng, rows, promised, proposed = np.random.default_rng(0), np.arange(600), 0, 0
+    for _ in range(REPEATS):
+        given, suspect = rng.integers(3, size=600), rng.random(600) < 0.3
+        other = (given + rng.integers(1, 3, 600)) % 3
+        odds = np.exp(np.where(suspect, rng.normal(shift, 1.5, 600), rng.normal(-7, 1, 600)))
+        post = np.zeros((600, 3))
+        post[rows, given], post[rows, other] = 1 / (1 + odds), odds / (1 + odds)
+        held = rows < 300
+        verified = np.where(held, np.where(suspect & (rng.random(600) < 0.78), other, given), -1)
+        found = gather(known_of(given, verified, held, held), judge(post, given), post, 0.8)
+        promised += found.threshold.threshold is not None
+        proposed += len(found.threshold.tested) > 0
+    assert proposed > 0.9 * REPEATS
+    assert promised <= WORST
 
 
 def test_corrections_are_judged_by_maps_that_have_not_seen_their_row():

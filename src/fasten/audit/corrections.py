@@ -12,7 +12,7 @@ from fasten.metrics import Bools, Floats, Ints
 from fasten.sentences import are, some
 from fasten.statistics import Proportion, lower_bound, proportion, reaches
 
-FLOOR = 0.5  # lowest threshold of p_wrong: a label that is more likely right than wrong is never changed
+FLOOR = 0.5  # a label whose p_wrong is not above this is more likely right than wrong, and never changed
 FIRST_MISTAKES = 2  # that the strictest cut allows: a cut that allows none mostly fails by bad luck
 FIRST_SHARE = 0.1  # the strictest cut has at least this share of the corrections
 FIRST_LIMIT = 0.6  # and at most this share just to allow mistakes, so that something is left to test
@@ -116,9 +116,10 @@ class ThresholdChoice:
         """What to tell the user."""
         if self.threshold is not None:
             cut = next(cut for cut in self.tested if cut.threshold == self.threshold)
+            which = f" with p_wrong above {self.threshold:.4g}, before calibration," if self.threshold else ""
             return (
-                f"at least {self.min_precision:.4g} of the corrections with p_wrong above {self.threshold:.4g}, before "
-                f"calibration, are right, at 95% confidence: {cut.k} of {cut.n} held-back ones {are(cut.k)}"
+                f"at least {self.min_precision:.4g} of the corrections{which} are right, at 95% confidence: "
+                f"{cut.k} of {cut.n} held-back ones {are(cut.k)}"
             )
         if not self.at_random:
             return "rows that are not a random sample cannot show a precision, so nothing is corrected"
@@ -172,10 +173,11 @@ def check_precision(min_precision: float | None) -> None:
 def threshold_for(p_wrong: Floats, right: Bools, min_precision: float, num_verified: int) -> ThresholdChoice:
     """Find the lowest threshold whose corrections (all rows with p_wrong above it) keep `min_precision`, at 95%.
 
-    The rows are the held-back ones for which another label is suggested; `right` says where it is the true label, and
-    `num_verified` is the number of randomly verified rows that they come from. Cuts are tested from the strictest down,
-    each by its one-sided bound, until one fails. A bad choice needs a false success at the first cut that is too low,
-    which has a chance of at most 5%, so the number of cuts needs no correction.
+    The rows are the held-back ones that would be corrected if no precision were asked for; `right` says which of these
+    corrections give the true label, and `num_verified` is the number of randomly verified rows that they come from.
+    Cuts are tested from the strictest down, each by its one-sided bound, until one fails. A bad choice needs a false
+    success at the first cut that is too low, which has a chance of at most 5%, so the number of cuts needs no
+    correction.
 
     >>> choice = threshold_for(np.linspace(0.6, 1, 100), np.arange(100) >= 20, 0.9, num_verified=900)
     >>> round(choice.threshold, 3), [(cut.k, cut.n) for cut in choice.tested]
@@ -206,14 +208,13 @@ def _cuts(p_wrong: Floats, right: Bools, min_precision: float) -> list[Cut]:
     are then a random sample of all such rows, and k is binomial. Thresholds fixed in advance would work as well, but
     all p_wrong may lie above 0.99, or below 0.7. The guarantee is exact if a precision that is too low stays too low
     for all lower thresholds, and nearly exact otherwise. Rows with the same p_wrong stay together; the last cut takes
-    all.
+    all, and has the threshold 0.
     """
     order = np.argsort(-p_wrong, kind="stable")
-    order = order[p_wrong[order] > FLOOR]
     values, rights = p_wrong[order].astype(np.float64), right[order].cumsum()
     sizes = _sizes(len(values), min_precision)
     ends = {int(np.searchsorted(-values, -values[size - 1], side="right")) for size in sizes}
-    below = np.append(values, FLOOR)
+    below = np.append(values, 0.0)
     return [Cut(float(below[n]), int(rights[n - 1]), n) for n in sorted(ends)]
 
 

@@ -286,10 +286,11 @@ def odd_label(given: Ints, random: Bools, class_names: Sequence[str] = ()) -> Od
 def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | None = None, seed: int = 0) -> Evidence:
     """Gather the evidence of one run. `judged` must come from a model that has not seen verdicts of held-back rows.
 
-    `corrections` are those with a calibrated p_wrong above 1/2, each row's by a map that was fitted without it, or
-    those above the threshold if a precision is asked for. `probs` are the model's probabilities, for
-    `instance_dependence`; only random rows that are not held back are read. `sample` compares the held-back rows with
-    all that were not picked at random; if they differ, no precision can be shown.
+    `corrections` are those with a calibrated p_wrong above 1/2, each row's by a map that was fitted without it. If a
+    precision is asked for, only those above the threshold remain, which is one of p_wrong before calibration, so that
+    all rows are in one order. `probs` are the model's probabilities, for `instance_dependence`; only random rows that
+    are not held back are read. `sample` compares the held-back rows with all that were not picked at random; if they
+    differ, no precision can be shown.
 
     >>> probs, given = np.array([[0.1, 0.9], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]]), np.zeros(4, int)
     >>> held = np.array([True, True, False, False])
@@ -304,10 +305,10 @@ def gather(known: Known, judged: Judged, probs: Floats, min_precision: float | N
     held = known.held & random
     rest = random & ~held
     g, v, model = given[held], verified[held], Judged._make(column[held] for column in judged)
-    p, s, wrong = model.p_wrong, model.suggested, g != v
+    p, wrong = model.p_wrong, g != v
     calibration, choice = calibrate(p, wrong), None
     shown = model if calibration.uncalibrated else model.with_p_wrong(calibrated_unseen(p, wrong), g)
-    corrected = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
+    corrected = s = np.where(shown.p_wrong > FLOOR, shown.suggested, g)
     sample = compare_sample(judged.p_wrong, given, held, ~random & (given >= 0))
     sample = sample and replace(sample, odd=odd_label(given, random, known.class_names))
     if min_precision is not None:

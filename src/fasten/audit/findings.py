@@ -70,13 +70,7 @@ class Findings:
         """What is shown: p_wrong as calibrated on held-back rows, and the label that is then the most probable."""
         if self.evidence is None or self.evidence.calibration.uncalibrated:
             return self.judged
-        found = self.judged.with_p_wrong(self.evidence.calibration.apply(self.judged.p_wrong), given)
-        if self.evidence.threshold is None:
-            return found
-        # A precision was tested with the labels that were suggested before calibration, so it holds for these.
-        changed = self.judged.suggested != given
-        p_suggested = np.where(changed, found.p_other, 1 - found.p_wrong)
-        return found._replace(suggested=self.judged.suggested, p_suggested=p_suggested)
+        return self.judged.with_p_wrong(self.evidence.calibration.apply(self.judged.p_wrong), given)
 
     def corrected(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
         """The labels after repair, by the model alone."""
@@ -89,7 +83,8 @@ class Findings:
             return np.asarray(calibrated > FLOOR)
         if choice.threshold is None:
             return np.zeros(len(calibrated), bool)
-        return np.asarray(self.judged.p_wrong > choice.threshold)  # before calibration, as it was tested
+        # The threshold is of p_wrong before calibration, as it was tested.
+        return np.asarray((calibrated > FLOOR) & (self.judged.p_wrong > choice.threshold))
 
     @property
     def cautions(self) -> list[str]:

@@ -128,7 +128,7 @@ def _sentences(evidence: Record) -> list[str]:
 
 
 def _scores(evidence: Record) -> list[Score]:
-    calibrated = mapping(evidence, "calibration").get("after") and not mapping(evidence, "threshold")
+    calibrated = mapping(evidence, "calibration").get("after")
     unseen = ", each judged by a calibration that had not seen it" if calibrated else ""
     about = {
         "precision": (PRECISION, f"of the held-back rows whose label would be changed{unseen}"),
