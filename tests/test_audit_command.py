@@ -154,6 +154,7 @@ def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys
     copied = said("audit run --export csv --out repaired.csv", capsys)
     warning = "the rows that count as verified at random are not like the others: 100.0% of them have the label 'cat'"
     assert warning in text
+    assert "mark such rows as chosen, by 'picked' in the data, in a --verified list or in Python, and verify" in text
     assert warning.replace("'", "&#39;")[1:] in page
     assert f"\nwarning: {warning}" in copied
     assert "; only 0 of 2 corrections of held-back rows" in copied

@@ -268,6 +268,26 @@ def test_a_clean_image_that_also_lies_among_the_noisy_ones_verifies_that_row(pet
     assert rows.picked == (None, "random", None, None, "random")
 
 
+@pytest.mark.parametrize(
+    ("lines", "ways"),
+    [
+        ("cat/2.png,dog,chosen\n", ("chosen", "random")),
+        ("cat/2.png,dog,chosen\nclean/cat/new.png,cat,chosen\n", ("chosen", "chosen")),
+        ("cat/2.png,dog,\n", ("random", "random")),
+        ("cat/2.png,dog,chosen\ncat/2.png,dog,random\n", ("random", "random")),
+        ("dog/1.png,dog,chosen\n", ("random", "random")),
+    ],
+)
+def test_images_of_a_clean_folder_count_as_random_unless_a_list_calls_them_chosen(pets, lines, ways):
+    clean = pets.parent / "clean"
+    draw(clean, "cat/new.png", first=50)
+    (clean / "dog").mkdir()
+    (clean / "dog" / "was 2.png").write_bytes((pets / "cat" / "2.png").read_bytes())
+    rows = listed(pets, f"name,label,picked\n{lines}", clean=clean)
+    assert (rows.picked[1], rows.picked[4]) == ways
+    assert rows.verified[1] == "dog"
+
+
 def test_a_clean_folder_inside_the_data_is_no_class(pets):
     draw(pets, "good/cat/5.png", first=50)
     rows = read_folder(pets, clean=pets / "good")

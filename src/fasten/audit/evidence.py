@@ -111,7 +111,8 @@ class Sample:
             return None
         return (
             f"the rows that count as verified at random are not like the others: {how}, so T, p_wrong and precision do "
-            "not hold for the others; mark such rows as chosen, and verify some at random"
+            "not hold for the others; mark such rows as chosen, by 'picked' in the data, in a --verified list or in "
+            "Python, and verify some at random"
         )
 
 

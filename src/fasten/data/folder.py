@@ -62,8 +62,8 @@ def read_folder(
     `clean`, `valid` and `test` are folders of the same form. An image in `clean` is a verified row without a given
     label; if a file in `root` has the same bytes, its row is verified instead, and keeps its given label. `verified`
     is a list of images in `root`, one per line: the label after the name is the right one; without it, the given label
-    is right. The list may have a first line `name,label` and a column `picked`; by default, rows count as picked at
-    random. With `class_names`, those of a trained model, images need no label.
+    is right. The list may have a first line `name,label` and a column `picked`, which also holds for images in `clean`;
+    by default, rows count as picked at random. With `class_names`, those of a trained model, images need no label.
     """
     found = list_folder(root, {"clean": clean, "valid": valid, "test": test}, verified, class_names)
     return make_image_rows(found.name, found.columns, found.paths, how or Decoding(), class_names, found.notes)
@@ -94,7 +94,9 @@ def list_folder(
             raise ValueError(f"{root} holds no images{_unread(ignored)}; give a folder of images")
     kept, columns = _columns(name, images, "train" if folders["train"] != root else None)
     if verified is not None:
-        columns = add_verdicts(name, columns, read_verdicts(Path(verified), root, columns, class_names))
+        said = read_verdicts(Path(verified), root, columns, class_names)
+        # A clean folder does not say how its images were picked: they are random unless the list calls them chosen.
+        columns = make_columns(**vars(add_verdicts(name, replace(columns, picked=(None,) * len(kept)), said)))
     if class_names is None:
         _check_depth(root, images, columns.labels().union(known))
     return Listing(name, columns, [image.path for image in kept], _unused(name, ignored))
