@@ -319,6 +319,36 @@ def test_formulas_in_columns_that_nobody_reads_are_marked_too(folder, name, kind
     assert sum(len(files) for _, _, files in os.walk(folder / "new")) == 4
 
 
+@pytest.mark.parametrize(
+    ("stored", "labels", "verdict", "kept"),
+    [
+        (pa.int64(), [3, 4, 3, 4], "4", True),
+        (pa.float64(), [3, 4, 3, 4], "4", True),
+        (pa.bool_(), [True, False, True, False], "False", True),
+        (pa.dictionary(pa.int8(), pa.string()), list("abab"), "b", True),
+        (pa.int64(), [3, 4, 3, 4], "none of these", False),
+    ],
+    ids=str,
+)
+def test_labels_in_parquet_keep_the_type_that_they_had_if_it_can_hold_them(folder, stored, labels, verdict, kept):
+    labels = pa.array(labels).cast(stored)
+    pa.parquet.write_table(pa.table({"x": range(4), "label": labels}), folder / "items.parquet")
+    given = list(read_rows("items.parquet", Own()).given)
+    classes = sorted({*given, verdict})
+    verified = [verdict, None, None, None]
+    make_run(folder / "run", "items.parquet", list("0123"), given, given[:1] * 4, classes, verified=verified)
+    found = read_audit(folder / "run")
+    for kind in ("parquet", "csv"):
+        write_table(found, find_originals(found, as_text=kind == "csv"), kind, folder / f"new.{kind}")
+        rows = read_rows(f"new.{kind}", Own())
+        assert (rows.given, rows.verified) == ((verdict, *given[:1] * 3), (verdict, None, None, None))
+    table = pa.parquet.read_table(folder / "new.parquet")
+    types = [table[name].type for name in ("label", "verified_label", "original_label", "picked")]
+    of_verdicts = stored if kept else pa.string()
+    assert types == [of_verdicts, of_verdicts, stored, pa.string()]
+    assert table["original_label"].to_pylist() == labels.to_pylist()
+
+
 def test_arrays_become_a_table_or_a_folder_of_png_files(folder):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((6, 3)).astype(np.float32), ["a", "b"] * 3

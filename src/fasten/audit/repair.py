@@ -143,10 +143,10 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
     labels, columns = new_labels(found, data.columns), data.columns
     verified = _verdicts(found, columns)
     written = (labels, _first_labels(data), verified, [v and "chosen" for v in verified])
-    added = dict(zip(ADDED, written, strict=True))
     kept, table = _table(data, kind, out)
-    for name, values in added.items():
-        column = pa.array([values[row] for row in kept], pa.string())
+    stored = table["label"].type if kind == "parquet" and "label" in table.column_names else pa.string()
+    for name, values in zip(ADDED, written, strict=True):
+        column = _column(values, kept, pa.string() if name == "picked" else stored)
         there = name in table.column_names
         at = table.column_names.index(name) if there else table.num_columns
         table = table.set_column(at, name, column) if there else table.append_column(name, column)
@@ -156,6 +156,14 @@ def write_table(found: Audit, data: Originals, kind: Kind, out: Path) -> Copied:
         else:
             pa.csv.write_csv(_with_marks(table), file)
     return Copied(len(kept), _changed(columns, labels, kept), left_out=len(columns.ids) - len(kept))
+
+
+def _column(values: Sequence[str | None], rows: Sequence[int], stored: Any) -> pa.Array:
+    """The texts of some rows in the type in which the data store labels; as texts if it cannot hold all of them."""
+    texts = pa.array([values[row] for row in rows], pa.string())
+    with suppress(pa.ArrowException):
+        return texts.cast(stored)
+    return texts
 
 
 def _first_labels(data: Originals) -> Sequence[str | None]:
@@ -190,9 +198,7 @@ def _table(data: Originals, kind: Kind, out: Path) -> tuple[list[int], pa.Table]
     kept = [row for row in everything if not outside[row]]
     if data.table is None:
         columns = {"path": paths, "id": data.columns.ids, "split": data.columns.split}
-        return kept, pa.table(
-            {key: pa.array([values[r] for r in kept], pa.string()) for key, values in columns.items()}
-        )
+        return kept, pa.table({key: _column(values, kept, pa.string()) for key, values in columns.items()})
     name = image_column(data.table.column_names)
     assert name is not None
     table = data.table.set_column(data.table.column_names.index(name), name, pa.array(paths, pa.string()))
