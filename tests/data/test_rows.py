@@ -140,8 +140,12 @@ def test_whole_numbers_texts_and_truth_values_are_labels():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.array([0.5]), "y: 0.5 in row 0 is not a label; give texts or whole numbers"),
-        ([1, [2]], r"y: \[2\] in row 1 is not a label"),
+        (np.array([0.5]), "y: 0.5 in row 0 cannot be a label or an id; give texts or whole numbers"),
+        ([1, [2]], r"y: \[2\] in row 1 cannot be a label or an id"),
+        (
+            np.array([b"dog", b"chi\xe9n"]),
+            r"y: b'chi\\xe9n' is not UTF-8; give texts instead of bytes, np.array\(texts, dtype=str\)",
+        ),
         (np.array([np.inf]), "y: inf in row 0"),
         (np.eye(3), r"y has shape \(3, 3\); give one label for each row"),
     ],

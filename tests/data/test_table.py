@@ -442,7 +442,8 @@ def test_parquet_may_list_images(folder):
         ({"a": [None, None, None]}, "column 'a' holds null, neither numbers nor texts"),
         ({"a": pd.to_datetime(["2024-01-02"] * 3)}, "column 'a' holds timestamp.*, neither numbers nor texts"),
         ({"a": ["x", "y", "z"]}, "column 'a' holds 3 different texts, too many to be categories"),
-        ({"label": [0.5, 1, 2]}, "column 'label': 0.5 in row 0 is not a label"),
+        ({"label": [0.5, 1, 2]}, "column 'label': 0.5 in row 0 cannot be a label or an id"),
+        ({"id": pd.date_range("2026", periods=3)}, r"column 'id': .*2026.* in row 0 cannot be a label or an id"),
         ({"Split": [1, 2, 3]}, "unknown column 'Split'; did you mean 'split'"),
     ],
 )

@@ -52,7 +52,9 @@ def read_npz(path: str | os.PathLike[str], *, class_names: Sequence[str] | None 
     if names is not None:
         arrays |= {key: _named(f"{path.name}: {key}", arrays[key], names) for key in LABELS if key in arrays}
     if "picked" in arrays:
-        arrays["picked"] = [picked_of(text, path.name) for text in label_texts(arrays["picked"], "picked")]
+        arrays["picked"] = [
+            picked_of(text, path.name) for text in label_texts(arrays["picked"], f"{path.name}: picked")
+        ]
     x, y, y_verified = arrays.pop("x"), arrays.pop("labels", None), arrays.pop("verified", None)
     rows = rows_from_arrays(x, y, y_verified=y_verified, class_names=class_names, name=path.name, **arrays)
     idle = [name for name in names or [] if name not in rows.class_names]

@@ -45,7 +45,7 @@ def label_texts(values: Any, what: str) -> list[str | None]:
     if column.dtype.kind in "iu":
         return [str(value) for value in column.tolist()]
     if column.dtype.kind == "S":
-        column = np.char.decode(column, "utf-8")
+        column = _decoded(column, what)
     missing = np.asarray(pd.isna(column)).tolist()
     return [None if missing[row] else _text(value, row, what) for row, value in enumerate(column.tolist())]
 
@@ -276,6 +276,14 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
     return column
 
 
+def _decoded(column: NDArray[Any], what: str) -> NDArray[Any]:
+    try:
+        return np.char.decode(column, "utf-8")
+    except UnicodeDecodeError as error:
+        cure = "give texts instead of bytes, np.array(texts, dtype=str)"
+        raise ValueError(f"{what}: {error.object!r} is not UTF-8; {cure}") from None
+
+
 def _text(value: Any, row: int, what: str) -> str | None:
     if isinstance(value, str):
         return str(value) if value.strip() else None  # NumPy's texts are texts too, but their repr in a message differs
@@ -283,4 +291,4 @@ def _text(value: Any, row: int, what: str) -> str | None:
         return str(value)
     if isinstance(value, float | np.floating | Decimal) and float(value).is_integer():
         return str(int(value))
-    raise ValueError(f"{what}: {value!r} in row {row} is not a label; give texts or whole numbers")
+    raise ValueError(f"{what}: {value!r} in row {row} cannot be a label or an id; give texts or whole numbers")
