@@ -26,20 +26,16 @@ LINES = 65_536  # lines of labels.csv made at a time
 VANISHED = float(np.finfo(np.float64).tiny)
 
 
-def given_transition(probs: Floats, given: Ints, num_classes: int, rounds: int = 5) -> NDArray[np.float64]:
-    """Estimate T of the given labels from a classifier's probabilities, by `rounds` rounds of EM.
-
-    Without EM, the plain estimate T[i, j] = Σₙ p(i | xₙ) 1[ȳₙ = j] / Σₙ p(i | xₙ) mixes the rows of T to the extent
-    that the classifier is unsure; EM undoes this. A class with no mass gets its row of the identity.
-
-    >>> given_transition(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2).tolist()
-    [[0.5, 0.5], [0.0, 1.0]]
-    """
-    return list(given_transitions(probs, given, num_classes, rounds))[-1]
-
-
 def given_transitions(probs: Floats, given: Ints, num_classes: int, rounds: int) -> Iterator[NDArray[np.float64]]:
-    """Yield the plain estimate of T, then the one after each round of EM."""
+    """Yield the plain estimate of T from a classifier's probabilities, then the one after each round of EM.
+
+    The plain estimate T[i, j] = Σₙ p(i | xₙ) 1[ȳₙ = j] / Σₙ p(i | xₙ) mixes the rows of T to the extent that the
+    classifier is unsure; EM undoes this. A class with no mass gets its row of the identity.
+
+    >>> plain, once = given_transitions(np.eye(2)[[0, 0, 1, 1]], np.array([0, 1, 1, 1]), 2, rounds=1)
+    >>> plain.tolist(), once.tolist()
+    ([[0.5, 0.5], [0.0, 1.0]], [[0.5, 0.5], [0.0, 1.0]])
+    """
     assert given.min(initial=0) >= 0
     assert given.max(initial=0) < num_classes
     # With a likelihood of ones, q = p: this gives the plain estimate, and π⁰, the prior that is implicit in p.
