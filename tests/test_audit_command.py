@@ -152,6 +152,7 @@ def test_rows_that_are_no_random_sample_say_nothing_of_the_others(folder, capsys
     rows_and_run(folder, {0, 4, 31}, range(0, 40, 2))
     text, page = said("audit run", capsys), (folder / "run/report.html").read_text()
     copied = said("audit run --export csv --out repaired.csv", capsys)
+    assert "expected to be wrong" not in text + page
     warning = "the rows that count as verified at random are not like the others: 100.0% of them have the label 'cat'"
     assert warning in text
     assert "mark such rows as chosen, by 'picked' in the data, in a --verified list or in Python, and verify" in text
@@ -193,7 +194,7 @@ def test_labels_that_count_as_wrong_and_are_kept_are_said(folder, capsys):
     probs = np.concatenate([np.eye(3)[row % 3], [[0.4, 0.3, 0.3]]])
     audit_probabilities(probs, np.append(row // 3 % 3, 0), ["a", "b", "c"], out="run")
     lines = said("audit run", capsys).splitlines()
-    assert lines[0].startswith("61 of 91 labels count as wrong")
+    assert lines[0] == "61 of 91 labels look wrong; no row was verified at random to show how many are"
     assert lines[1] == "left unchanged, since no other label is likelier: 1 of these"
 
 
@@ -215,7 +216,7 @@ def test_a_known_data_set_can_be_audited_too(folder, capsys):
     assert (
         main(shlex.split("train digits --noise symmetric:0.4 --epochs 1 --device cpu --no-references --out run")) == 0
     )
-    assert "uncalibrated: no row with a given label was verified at random" in said("audit run", capsys)
+    assert "uncalibrated: p_wrong and T are a model's estimates" in said("audit run", capsys)
     pictures = json.loads((folder / "run/gallery.json").read_text())["pairs"][0]["items"]
     assert pictures[0]["image"].startswith("data:image/png;base64,")
     refuse("audit run --export csv --out new.csv", capsys, "not trained on data of your own")

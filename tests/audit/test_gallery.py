@@ -115,6 +115,22 @@ def test_the_noise_found_is_that_of_the_rows_where_classes_differ_in_size():
     assert "Noise found 16.7% of the labels are wrong according to T" in Page(render(record)).text
 
 
+@pytest.mark.parametrize("nothing", [None, {"num_random": 0}, {"sample": {"warning": "not like the others"}}])
+def test_how_many_labels_are_wrong_is_not_said_where_no_random_rows_show_it(nothing):
+    record = own_record()
+    record["result"] |= {"test_accuracy": None, "valid_accuracy": None}
+    made = make_gallery(table_of([("cat", "dog")] * 5 + [("cat", "cat")] * 95).assign(is_issue=False), lambda row: None)
+    known = "0 of 100 labels count as wrong; about 75 are expected to be wrong."
+    assert known in Page(render(record, made)).text
+    record["evaluation"]["evidence"] = nothing and evidence() | nothing
+    text = Page(render(record, made)).text
+    begins = "0 of 100 labels look wrong; how many are wrong cannot be told until some rows are verified at random."
+    assert begins in text
+    assert "Labels that look wrong 0.0% 0 of 100 rows" in text
+    assert "expected" not in text
+    assert "Noise found" not in text
+
+
 @pytest.mark.parametrize("shape", [(8, 8, 1), (16, 16, 3), (32, 32, 3), (300, 200, 3)])
 def test_a_thumbnail_shows_the_image(shape):
     image = np.zeros(shape, np.uint8)

@@ -208,7 +208,7 @@ def show_result(record: Record, out: Path) -> None:
     if found:
         them = "it" if found["issues"] == 1 else "them"
         shows = f"; {typed('audit', out)} shows {them}" if found["issues"] else ""
-        print(f"{_counted_wrong(found)}{shows}")
+        print(f"{_counted_wrong(found, evidence.get('num_random'))}{shows}")
     if evidence.get("corrections"):
         print(_corrections(evidence["corrections"]["precision"], odd))
     print(f"report: {out / 'report.html'}")
@@ -307,13 +307,15 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     """Print how many labels look wrong, which classes are confused, and how far to trust this."""
     evidence, expected = found["evidence"], round(found["expected_wrong"])
     seen = f", {found['verified_wrong']:,} of them by a verdict" if found["verified"] else ""
-    print(f"{_counted_wrong(found)}{seen}; about {expected:,} {are(expected)} expected to be wrong")
+    known = f"; about {expected:,} {are(expected)} expected to be wrong"
+    if evidence is None:
+        known = "; no row was verified at random to show how many are"
+    elif evidence["sample"]:
+        known = ""
+    print(f"{_counted_wrong(found, evidence)}{seen}{known}")
     if kept := found["issues"] - found["corrected"]:
         print(f"left unchanged, since no other label is likelier: {kept:,} of these")
-    if evidence is None:
-        print("uncalibrated: no row with a given label was verified at random, and T is a model's estimate")
-    else:
-        print(_evidence(evidence))
+    print(_evidence(evidence) if evidence else "uncalibrated: p_wrong and T are a model's estimates")
     if found["confused"]:
         print("\nT, largest entries off its diagonal")
         lines = [[pair["true"], pair["given"], _percent(pair["share"])] for pair in found["confused"]]
@@ -325,9 +327,10 @@ def show_audit(found: Mapping[str, Any], folder: Path) -> None:
     print(f"\nreport: {folder / 'report.html'}")
 
 
-def _counted_wrong(found: Mapping[str, Any]) -> str:
-    count = "counts" if found["issues"] == 1 else "count"
-    return f"{found['issues']:,} of {some(found['rows'], 'label')} {count} as wrong"
+def _counted_wrong(found: Mapping[str, Any], evidence: object) -> str:
+    one = found["issues"] == 1
+    count = f"count{'s' * one} as wrong" if evidence else f"look{'s' * one} wrong"
+    return f"{found['issues']:,} of {some(found['rows'], 'label')} {count}"
 
 
 def _evidence(found: Mapping[str, Any]) -> str:

@@ -20,7 +20,18 @@ from fasten.files import write_text
 from fasten.report.charts import Matrix, Series, Unit, heat_key, heat_map, line_chart
 from fasten.report.gallery import read_gallery, shown_gallery
 from fasten.report.trust import Trust, trust_of
-from fasten.report.values import Record, finite, known, mapping, matrix, number, setting, standard_error, templates
+from fasten.report.values import (
+    Record,
+    finite,
+    known,
+    mapping,
+    matrix,
+    number,
+    setting,
+    shows_others,
+    standard_error,
+    templates,
+)
 from fasten.report.verdict import AUDIT, method_name, verdict_of
 
 __all__ = ["read_gallery", "render", "write_report"]
@@ -124,6 +135,7 @@ def render(record: Record, gallery: Record | None = None) -> str:
         verdict=verdict_of(part, epochs, shown),
         standard_error=error,
         noise_found=_noise_found(shown, matrices["given"]),
+        shows_others=shows_others(mapping(part["evaluation"], "evidence")),
         selected=_selected(epochs, part["result"]),
         figures=_figures(epochs, part["result"]),
         epochs=epochs,

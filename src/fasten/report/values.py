@@ -69,6 +69,11 @@ def odd_sample(evidence: Record) -> bool:
     return bool(mapping(evidence, "sample").get("warning"))
 
 
+def shows_others(evidence: Record) -> bool:
+    """Whether rows were verified that tell how many of all labels are wrong: some at random, as far as can be seen."""
+    return bool(number(evidence, "num_random")) and not odd_sample(evidence)
+
+
 def or_unknown(form: Callable[[float], str]) -> Callable[[Any], str]:
     """A formatter that takes any value, and shows what is not a number as not known."""
 

@@ -8,7 +8,18 @@ from typing import Literal
 
 from fasten.report.charts import percent
 from fasten.report.names import paper_name
-from fasten.report.values import Record, count, counted, mapping, number, odd_sample, some, standard_error, verb
+from fasten.report.values import (
+    Record,
+    count,
+    counted,
+    mapping,
+    number,
+    odd_sample,
+    shows_others,
+    some,
+    standard_error,
+    verb,
+)
 
 AUDIT = "audit"  # the method in records of audits of stored probabilities, in which nothing was trained
 
@@ -54,7 +65,7 @@ def verdict_of(part: Mapping[str, Record], epochs: Sequence[Record], gallery: Re
     if unchecked := number(data, "rows_test_as_given"):
         of = f"{count(unchecked)} of {_rows(number(data, 'rows_test'), 'test')}"
         details = (f"{of} {verb(unchecked, 'has', 'have')} no verified label: the given one counts as right.", *details)
-    labels = (_labels(gallery),) if gallery and number(data, "noise_rate") is None else ()
+    labels = (_labels(gallery, part["evaluation"]),) if gallery and number(data, "noise_rate") is None else ()
     details += labels
     known = {}
     for split, name in (("valid", "validation"), ("test", "test")):
@@ -91,7 +102,7 @@ def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
     issues, rows = (number(gallery, key) or 0.0 for key in ("issues", "rows"))
     if issues <= rows / 2 or mapping(evaluation, "evidence"):
         kind: Literal["even", "warn"] = "warn" if odd_sample(mapping(evaluation, "evidence")) else "even"
-        return Verdict(kind, _labels(gallery), (*_corrections(evaluation), *more))
+        return Verdict(kind, _labels(gallery, evaluation), (*_corrections(evaluation), *more))
     sentence = f"{_counted_wrong(issues, rows)}, but no row was verified at random to show whether"
     details = (
         "The model may have learnt too little: look at some of these rows before you use its corrections.",
@@ -100,8 +111,11 @@ def _of_labels(gallery: Record, evaluation: Record, *more: str) -> Verdict:
     return Verdict("warn", f"{sentence} they are.", details)
 
 
-def _labels(gallery: Record) -> str:
+def _labels(gallery: Record, evaluation: Record) -> str:
     issues, rows, expected = (number(gallery, key) or 0.0 for key in ("issues", "rows", "expected_wrong"))
+    if not shows_others(mapping(evaluation, "evidence")):
+        look = f"{count(issues)} of {some(rows, 'label')} {verb(issues, 'looks', 'look')} wrong"
+        return f"{look}; how many are wrong cannot be told until some rows are verified at random."
     return (
         f"{_counted_wrong(issues, rows)}; about {count(expected)} {verb(expected, 'is', 'are')} expected to be wrong."
     )
