@@ -177,6 +177,13 @@ def test_arrays_are_audited_and_a_precision_can_be_kept(here, capsys):
     assert (table["is_issue"][table["verified"] == ""] == "false").all()
 
 
+def test_a_precision_out_of_reach_is_said_before_training(here, capsys):
+    assert main(shlex.split(f"train emb.npz {FAST} --min-precision 0.99 --out run")) == 0
+    said = capsys.readouterr().err
+    lack = "nothing will be corrected: a precision of 0.99 takes at least 299 held-back labels that are wrong"
+    assert said.index(lack) < said.index("epoch 1: ")
+
+
 def test_a_precision_without_rows_verified_at_random_says_nothing_of_such_rows(folder, capsys):
     x, given, truth = make_blobs(200)
     np.savez("emb.npz", x=x[:160], labels=given[:160], x_clean=x[160:], y_clean=truth[160:])

@@ -16,16 +16,19 @@ from safetensors.torch import load_file
 
 import fasten.runs.building as building
 import fasten.runs.training as training
+from builders import make_tiny_task
 from fasten.cli import main
 from fasten.commands.console import show_result
+from fasten.data.task import Known
 from fasten.datasets import DATASETS, find_dataset, load_task
 from fasten.engine import Progress
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.fasten import FasTEN
 from fasten.options import apply_settings
 from fasten.records import Run, epochs_so_far, read_record
-from fasten.runs.notes import clean_rows_do_better, most_labels_wrong
+from fasten.runs.notes import clean_rows_do_better, most_labels_wrong, out_of_reach
 from fasten.runs.training import Settings, how_long, resume, train
+from fasten.statistics import reaches
 
 RECIPE = replace(DATASETS["digits"].recipe.scaled(4), batch_size=200)
 RUN = Run("digits", "symmetric:0.4", recipe=RECIPE)
@@ -348,3 +351,16 @@ def test_the_time_of_a_comparison_is_that_of_its_rows(per_row, words):
     task = load_task("digits", "symmetric:0.4", 0)  # 1,197 noisy rows: six updates of 200 in each epoch
     fit = building.make_fit(run, task, training.choose_machine("cpu"))
     assert how_long(fit, Progress(seconds=300 * per_row, images=300)) == words
+
+
+@pytest.mark.parametrize("min_precision", [0.5, 0.8, 0.9, 0.95])
+def test_a_precision_that_held_back_rows_cannot_show_is_known_before_training(min_precision):
+    task = make_tiny_task()
+    n, said = len(task.x), []
+    for wrong in range(n + 1):
+        given = (np.arange(n) < wrong).astype(np.int64)
+        known = Known(tuple(map(str, range(n))), given, np.zeros(n, np.int64), np.ones(n, bool), np.ones(n, bool))
+        said.append(out_of_reach(replace(task, known=known), min_precision))
+        assert bool(said[-1]) is not reaches(wrong, wrong, min_precision)
+    assert "and there is 1; verify more rows at random" in said[1]
+    assert out_of_reach(task, min_precision) == out_of_reach(replace(task, known=known), None) == ""

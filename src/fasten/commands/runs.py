@@ -109,7 +109,7 @@ def train(
     Examples:
       fasten train digits --noise symmetric:0.4 --out runs/digits
       fasten train photos/ --verified checked.txt --out runs/photos
-      fasten train items.csv --min-precision 0.95 --out runs/items
+      fasten train items.csv --min-precision 0.8 --out runs/items
       fasten train digits --set threshold=0.9 --epochs 30 --out runs/mine
       fasten train cifar10 --root data --noise symmetric:0.8 --out runs/sym80
     """

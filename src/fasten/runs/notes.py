@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from fasten.nets import has_weights
 from fasten.own import MIDDLE_IMAGE
 from fasten.records import Record, Run
 from fasten.report.verdict import gain
+from fasten.sentences import are
+from fasten.statistics import LEVEL
 from fasten.suggest import listed
 
 NEARLY_SINGULAR = 0.02  # the smallest singular value; symmetric noise of 98% has this one
@@ -54,6 +57,20 @@ def length_notes(recipe: Recipe, plan: list[Stage]) -> list[str]:
     if total == recipe.epochs:
         return []
     return [f"{total} epochs are trained, not {recipe.epochs}: each of the {len(plan)} stages has at least one"]
+
+
+def out_of_reach(task: Task, min_precision: float | None) -> str:
+    """A sentence if the held-back rows cannot show the precision, even if all their wrong labels are corrected."""
+    if task.known is None or min_precision is None:
+        return ""
+    known, needed = task.known, math.ceil(math.log(LEVEL) / math.log(min_precision))  # p^n is at most LEVEL
+    wrong = int((known.held & (known.given >= 0) & (known.given != known.verified)).sum())
+    if wrong >= needed:
+        return ""
+    return (
+        f"nothing will be corrected: a precision of {min_precision:.4g} takes at least {needed} held-back labels that "
+        f"are wrong, and there {are(wrong)} {wrong}; verify more rows at random, or ask for a lower precision"
+    )
 
 
 def coverage_notes(task: Task, plan: list[Stage]) -> list[str]:

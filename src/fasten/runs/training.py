@@ -47,6 +47,7 @@ from fasten.runs.notes import (
     final_warnings,
     first_notes,
     most_labels_wrong,
+    out_of_reach,
     stages_in_words,
 )
 from fasten.runs.unseen import judge_of
@@ -182,13 +183,15 @@ class _Session:
         self.settings.on_start(self.record, self.updates)
         if stages := stages_in_words(self.fit.plan):
             self.settings.say(stages)
+        min_precision = (self.run.own or {}).get("min_precision")
+        if lack := out_of_reach(self.task, min_precision):
+            self.settings.say(lack)
         preparation = time.perf_counter() - began
         try:
             with asked_to_stop(self.settings.say) as self.asked:
                 self._train()
         finally:
             self.checkpoints.close()
-        min_precision = (self.run.own or {}).get("min_precision")
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
         peak, judge = _peak_memory(self.machine.device), judge_of(self.fit, self.run, self.task, self._note)
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, judge)
