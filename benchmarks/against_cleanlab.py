@@ -10,9 +10,8 @@ own file in DIR; if training is interrupted, the same command continues it. `--n
 them, so that several processes can share a GPU. Their times then mean nothing, and `--timed` names a folder whose
 networks, FasTEN and some folds, were trained for a few epochs with the GPU to themselves.
 
-`score` needs cleanlab (`pip install "fasten-labels[cleanlab]"`) and writes `against_cleanlab.json`: AUROC and average
-precision of wrong labels by FasTEN's p_wrong and by cleanlab's scores, and the time of FasTEN's epochs relative to the
-time of the folds.
+`score` needs cleanlab (`pip install cleanlab`) and writes `against_cleanlab.json`: AUROC and average precision of wrong
+labels by FasTEN's p_wrong and by cleanlab's scores, and the time of FasTEN's epochs relative to the time of the folds.
 """
 
 from __future__ import annotations

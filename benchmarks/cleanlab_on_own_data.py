@@ -2,11 +2,10 @@
 
     OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/cleanlab_on_own_data.py
 
-This needs cleanlab (`pip install "fasten-labels[cleanlab]"`). The problems are those of benchmarks/estimate.py, with
-seeds that played no part in any choice. FasTEN has its defaults. cleanlab's CleanLearning has five folds, and
-scikit-learn's logistic regression or MLP as its classifier; it is given the verdicts as labels of the verified rows,
-and these rows keep them. Rows that nobody verified count for the detection of wrong labels, all rows for the share of
-right labels.
+This needs cleanlab (`pip install cleanlab`). The problems are those of benchmarks/estimate.py, with seeds that played
+no part in any choice. FasTEN has its defaults. cleanlab's CleanLearning has five folds, and scikit-learn's logistic
+regression or MLP as its classifier; it is given the verdicts as labels of the verified rows, and these rows keep them.
+Rows that nobody verified count for the detection of wrong labels, all rows for the share of right labels.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def test_a_cluster_is_named_with_what_belongs_to_it(monkeypatch):
 @pytest.mark.parametrize("command", ["compare digits --out out", "reproduce table1 --setting miniature --out out"])
 def test_without_ray_the_cure_is_said_and_nothing_is_written(folder, capsys, monkeypatch, command):
     monkeypatch.setitem(sys.modules, "ray", None)
-    refuse(f"{command} --ray local", capsys, 'pip install "fasten-labels[ray]"')
+    refuse(f"{command} --ray local", capsys, "pip install ray")
     refuse(f"{command} --gpus-per-run 0.5", capsys, "--gpus-per-run is for --ray")
     for wrong in ("1.5", "0", "-1", "inf", "nan", "half"):
         refuse(f"{command} --ray local --gpus-per-run {wrong}", capsys, "takes a part of a GPU")

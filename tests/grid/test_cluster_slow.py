@@ -20,7 +20,7 @@ from fasten.records import read_record
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "fasten-labels[ray]"'),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install ray"),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc"),
 ]
 

@@ -479,6 +479,5 @@ def test_an_onnx_file_predicts_as_the_run(image_run, folder, capsys, caplog):
 
 def test_onnx_without_its_libraries_says_what_installs_them(table_run, folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    refuse(
-        f"export {table_run} --out m.onnx", capsys, "onnxruntime", "pip install 'fasten-labels[onnx]'", "--format torch"
-    )
+    install = "pip install onnx onnxscript onnxruntime"
+    refuse(f"export {table_run} --out m.onnx", capsys, "library onnxruntime", install, "--format torch")

@@ -86,8 +86,7 @@ def _load(folder: Path) -> pa.Table:
         library = importlib.import_module("datasets")  # few users have it, and importing it takes seconds
     except ImportError:
         raise ValueError(
-            f"{folder} needs the library `datasets`; install it (pip install 'fasten-labels[hf]'), or export the data "
-            "to Parquet"
+            f"{folder} needs the library `datasets`; install it (pip install datasets), or export the data to Parquet"
         ) from None
     try:
         loaded = library.load_from_disk(os.fspath(folder))

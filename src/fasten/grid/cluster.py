@@ -76,7 +76,7 @@ def _find_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ValueError('--ray needs Ray, which is not installed: pip install "fasten-labels[ray]"') from None
+        raise ValueError("--ray needs Ray, which is not installed: pip install ray") from None
 
 
 def _connect(address: str) -> Any:

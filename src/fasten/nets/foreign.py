@@ -120,7 +120,7 @@ def has_weights(name: str) -> bool:
 
 
 def _timm(name: str) -> nn.Module:
-    timm = _imported("timm", "timm")
+    timm = _imported("timm")
     if not timm.is_model(name):
         raise ValueError(f"unknown network 'timm:{name}'; {_few(name, timm.list_models())}")
     net: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
@@ -128,7 +128,7 @@ def _timm(name: str) -> nn.Module:
 
 
 def _torchvision(name: str) -> nn.Module:
-    models = _imported("torchvision", "torchvision").models
+    models = _imported("torchvision").models
     known = models.list_models(module=models)
     if name not in known:
         raise ValueError(f"unknown network 'torchvision:{name}'; {_few(name, known)}")
@@ -142,7 +142,7 @@ def _torchvision(name: str) -> nn.Module:
 
 def _hf(name: str) -> nn.Module:
     """A network from a folder, or from what the library has downloaded before; code that comes with it is not run."""
-    transformers = _imported("transformers", "hf")
+    transformers = _imported("transformers")
     name = os.path.expanduser(name)
     try:
         with _quiet(transformers.utils.logging):
@@ -193,14 +193,12 @@ def _is_bare(name: str) -> bool:
     return folder.is_dir() and not any(folder.glob("*.safetensors"))
 
 
-def _imported(library: str, extra: str) -> Any:
+def _imported(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except Exception as error:  # torchvision built for another torch fails in its own ways
         if isinstance(error, ModuleNotFoundError) and error.name == library:
-            raise ValueError(
-                f"the network needs the library {library}; install it (pip install 'fasten-labels[{extra}]')"
-            ) from None
+            raise ValueError(f"the network needs the library {library}; install it (pip install {library})") from None
         reason = one_line(error, 200)
         raise ValueError(
             f"the library {library} is installed but cannot be used ({reason}); install a version that fits torch"

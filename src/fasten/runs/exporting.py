@@ -202,5 +202,6 @@ def _needed(library: str) -> Any:
         return importlib.import_module(library)
     except ImportError:
         raise ValueError(
-            f"ONNX needs the library {library}; install it (pip install 'fasten-labels[onnx]'), or use --format torch"
+            f"ONNX needs the library {library}; install it (pip install onnx onnxscript onnxruntime), or use --format "
+            "torch"
         ) from None
