@@ -420,6 +420,17 @@ def test_one_row_at_a_time_is_enough_where_batch_norm_sees_more_than_one_value(h
     assert read_record(Path("run"))["data"]["rows_noisy"] > 0
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_note_stands_once_on_a_terminal_and_with_the_result_elsewhere(here, capsys, monkeypatch, terminal):
+    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
+    assert main(shlex.split(f"train emb.npz {FAST} --out run")) == 0
+    said, notes = capsys.readouterr(), read_record(Path("run"))["notes"]
+    assert "there are no test rows, so no test accuracy" in said.err
+    for note in notes:
+        assert (f"note: {note}\n" in said.out) is not (terminal and note in said.err)
+    assert "note: there are no test rows" in answer("resume run", capsys), "another process showed it"
+
+
 def test_the_last_lines_of_a_run_say_how_many_labels_are_wrong_and_what_shows_them(here, capsys):
     said = answer(f"train emb.npz {FAST} --out run", capsys).splitlines()
     issues = int((labels_of("run")["is_issue"] == "true").sum())

@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +53,7 @@ class Display:
         self.quiet = quiet
         self.console = _Console(stderr=True, highlight=False)
         self.bar: Progress | None = None
+        self.shown: set[str] = set()  # sentences that stand on the terminal
 
     def __enter__(self) -> Display:
         return self
@@ -70,6 +71,7 @@ class Display:
     def say(self, sentence: str) -> None:
         if not self.quiet:
             self.console.print(sentence, markup=False, soft_wrap=True)
+            self.shown |= {sentence} if self.console.is_terminal else set()
 
     @contextmanager
     def reading(self, data: str) -> Iterator[None]:
@@ -180,8 +182,8 @@ def _found(error: str | None, result: Mapping[str, Any]) -> str:
     return f"{_percent(accuracy)} in {result['train_seconds']:.1f} s"
 
 
-def show_result(record: Record, out: Path) -> None:
-    """The last lines of a run."""
+def show_result(record: Record, out: Path, shown: Collection[str] = ()) -> None:
+    """The last lines of a run, without the notes that were `shown` before."""
     from fasten.report import read_gallery
 
     result = record["result"]
@@ -200,7 +202,8 @@ def show_result(record: Record, out: Path) -> None:
     speed = "" if rate is None else f", {rate:,.0f} examples/s"
     print(f"epoch {result['best_epoch']} of {len(record['epochs'])} selected; {result['train_seconds']:.1f} s{speed}")
     for note in record["notes"]:
-        print(f"note: {note}")
+        if note not in shown:
+            print(f"note: {note}")
     evidence, found = (record["evaluation"] or {}).get("evidence") or {}, read_gallery(out)
     odd = (evidence.get("sample") or {}).get("warning")
     if evidence.get("num_random"):

@@ -159,7 +159,7 @@ def train(
                 **_hooks(display),
             ),
         )
-    _finish(record, out, as_json)
+    _finish(record, out, as_json, display)
 
 
 def resume(
@@ -188,7 +188,7 @@ def resume(
             dir,
             Settings(place=place, device=device, checkpoint_every=checkpoint_every, on_nan=on_nan, **_hooks(display)),
         )
-    _finish(record, dir, as_json)
+    _finish(record, dir, as_json, display)
 
 
 def _hooks(display: Display) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _display(as_json: bool) -> Display:
     return console.Display(quiet=as_json or ranks.rank() > 0)
 
 
-def _finish(record: Record, out: Path, as_json: bool) -> None:
+def _finish(record: Record, out: Path, as_json: bool, display: Display) -> None:
     from fasten import ranks
     from fasten.commands import console
 
@@ -215,7 +215,7 @@ def _finish(record: Record, out: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({key: record[key] for key in ("run", "data", "result", "references", "notes")}))
     else:
-        console.show_result(record, out)
+        console.show_result(record, out, display.shown)
 
 
 def compare(
