@@ -107,12 +107,31 @@ def test_the_gallery_of_many_rows_and_pairs_stays_small():
 def test_the_noise_found_is_that_of_the_rows_where_classes_differ_in_size():
     """Half of a rare class is wrong, and nothing else: 5 of 100 rows, not a sixth."""
     record = own_record()
+    record["data"]["noise_rate"] = 0.05
     record["evaluation"]["transition"]["given"] = [[1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]]
     table = table_of([("cat", "dog")] * 5 + [("cat", "cat")] * 95)
     table["p_wrong"] = [1.0] * 5 + [0.0] * 95
     text = Page(render(record, make_gallery(table, lambda row: None))).text
     assert "Noise found 5.0% of the given labels are expected to be wrong" in text
     assert "Noise found 16.7% of the labels are wrong according to T" in Page(render(record)).text
+
+
+@pytest.mark.parametrize(
+    ("sample", "tile"),
+    [
+        (None, "28.0% 56 of 200; 95% interval for all labels: 21.9% to 34.8%"),
+        ({"warning": "not like the others"}, "28.0% 56 of 200 "),
+    ],
+)
+def test_the_wrong_labels_among_the_verified_rows_stand_at_the_top(sample, tile):
+    record = own_record()
+    record["evaluation"]["evidence"] |= {"wrong": {"k": 56, "n": 200, "low": 0.219, "high": 0.348}, "sample": sample}
+    text = Page(render(record)).text
+    assert f"Wrong among verified rows {tile}" in text
+    assert ("21.9%" in text) is (sample is None)
+    assert "Noise found" not in text
+    record["data"]["noise_rate"] = 0.3
+    assert "truly wrong labels: 30.0%" in Page(render(record)).text
 
 
 @pytest.mark.parametrize("nothing", [None, {"num_random": 0}, {"sample": {"warning": "not like the others"}}])

@@ -64,7 +64,7 @@ def test_the_folder_holds_what_was_found(tmp_path):
 def test_the_report_of_stored_probabilities_says_nothing_of_a_training(tmp_path):
     make(tmp_path / "run")
     text = (tmp_path / "run/report.html").read_text(encoding="utf-8")
-    assert "Noise found" in text
+    assert "Wrong among verified rows" in text
     assert not [words for words in ("Test accuracy", "Training time", "validation and") if words in text]
 
 

@@ -58,6 +58,7 @@ class Trust:
     classes: tuple[Share, ...] = ()
     num_classes: int = 0
     pairs: tuple[Share, ...] = ()
+    wrong: Score | None = None
     scores: tuple[Score, ...] = ()
     picture: str = ""
     counted: Matrix | None = None
@@ -83,6 +84,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
         classes=tuple(right[:MAX_CLASSES]),
         num_classes=len(right),
         pairs=tuple(wrong[:TOP_PAIRS]),
+        wrong=_wrong(evidence),
         scores=tuple(_scores(evidence)),
         picture=_reliability_picture(mapping(evidence, "calibration")),
         counted=matrix(transition.get("mean")),
@@ -125,6 +127,15 @@ def _sentences(evidence: Record) -> list[str]:
     if isinstance(choice, str) and choice:
         found.append(f"{choice[:1].upper()}{choice[1:]}.")
     return found
+
+
+def _wrong(evidence: Record) -> Score | None:
+    """The wrong labels among the rows verified at random; None if they were not counted."""
+    if (wrong := counted(mapping(evidence, "wrong"))) is None:
+        return None
+    k, n, *interval = wrong
+    low, high = (None, None) if odd_sample(evidence) else interval
+    return Score("Wrong among verified rows", "no model is involved", k / n, k, n, low, high)
 
 
 def _scores(evidence: Record) -> list[Score]:
