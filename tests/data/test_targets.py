@@ -1,9 +1,10 @@
 """The classes that labels of any kind make."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from fasten.data.targets import known_texts, make_classes
+from fasten.data.targets import checked_labels, known_texts, make_classes
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,12 @@ def test_a_text_for_no_verdict_is_refused_unless_it_is_a_label():
 def test_one_class_is_none():
     with pytest.raises(ValueError, match="two classes or more"):
         make_classes(np.array([0, 0]), ["0", "0"], None, None)
+
+
+def test_verdicts_on_some_rows_alone_are_refused_with_what_makes_them_fit():
+    y = pd.Series([0, 1, 0, 1], index=list("abcd"))
+    checked = pd.Series([1, 0], index=["d", "b"])
+    with pytest.raises(ValueError, match=r"2 of the 4 entries in the index of y; give y_verified.reindex\(y.index\)"):
+        checked_labels(y, checked)
+    for fits in (checked.reindex(y.index), pd.Series([1, 0], index=["d", "x"]), pd.Series([1, 0], index=["d", "d"])):
+        assert checked_labels(y, fits).equals(y), "or is refused for its length"

@@ -18,7 +18,7 @@ Texts = list[str | None]
 def checked_labels(y: Any, y_verified: Any = None) -> Any:
     """Return labels as scikit-learn can take them; raise if they are of two kinds, or some are missing."""
     _check_one_kind(y)
-    _check_same_order(y, y_verified)
+    _check_same_index(y, y_verified)
     y = _plain_labels(on_host(y))
     _check_labelled(y)
     return y
@@ -47,10 +47,12 @@ def _check_labelled(y: Any) -> None:
             raise ValueError(f"y holds no label in row {missing[0][0]}; give one for each row")
 
 
-def _check_same_order(y: Any, y_verified: Any) -> None:
-    """Raise if the indexes of two pandas objects have the same entries in another order: it is unclear what counts.
+def _check_same_index(y: Any, y_verified: Any) -> None:
+    """Raise if the index of y_verified has the entries of y's in another order, or only some of them.
 
-    >>> _check_same_order(pd.Series([0, 1]), pd.Series([1, 0], [1, 0]))
+    In the first case it is unclear what counts; in the second the rows that were not checked were left out.
+
+    >>> _check_same_index(pd.Series([0, 1]), pd.Series([1, 0], [1, 0]))
     Traceback (most recent call last):
     ValueError: y and y_verified have the same index in another order; give y_verified.loc[y.index] or, if it has the \
 order of y already, y_verified.to_numpy()
@@ -58,10 +60,17 @@ order of y already, y_verified.to_numpy()
     if not all(isinstance(values, pd.Series | pd.DataFrame) for values in (y, y_verified)):
         return
     one, other = y.index, y_verified.index
-    if one.is_unique and not one.equals(other) and set(one) == set(other):
+    if not one.is_unique or one.equals(other):
+        return
+    if set(one) == set(other):
         raise ValueError(
             "y and y_verified have the same index in another order; give y_verified.loc[y.index] or, if it has the "
             "order of y already, y_verified.to_numpy()"
+        )
+    if other.is_unique and set(other) < set(one):
+        raise ValueError(
+            f"y_verified has {len(other):,} of the {len(one):,} entries in the index of y; give "
+            "y_verified.reindex(y.index), which leaves the other rows unverified"
         )
 
 
