@@ -306,7 +306,8 @@ def test_a_given_label_outside_the_classes_is_refused(folder, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("run", ["run already holds a run", "`fasten resume run`", "another --out"]),
+        ("run", ["run already holds a finished run; choose another --out"]),
+        ("open", ["open already holds a run", "`fasten resume open`", "another --out"]),
         ("run/record.json", ["record.json is a file", "--out takes a new folder"]),
         ("run/record.json/deeper/still", ["record.json is a file"]),
         ("left", ["left already holds labels.csv", "move it away, or choose another --out"]),
@@ -326,7 +327,10 @@ def test_a_folder_that_is_taken_is_refused(copy, folder, capsys, out, words):
     (folder / "theirs/log.jsonl").write_text('{"time": 3}\n')
     shutil.copytree(folder / "run", folder / "lost")
     (folder / "lost/record.json").unlink()
-    shutil.copytree(folder / "run", folder / "my run")
+    begun = json.loads((copy / "record.json").read_text()) | {"result": None}
+    for name in ("open", "my run"):
+        (folder / name).mkdir()
+        (folder / name / "record.json").write_text(json.dumps(begun))
     refuse(f"train digits --device cpu --out {out}", capsys, *words)
 
 

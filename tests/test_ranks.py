@@ -128,7 +128,7 @@ def test_only_the_same_run_goes_on_when_torchrun_starts_it_again(trained, capsys
     assert main([*train, "--out", str(trained / "run")]) == 0
     assert "is a finished run" in capsys.readouterr().err
     assert main([*train, "--seed", "1", "--out", str(trained / "run")]) == 2
-    assert "already holds a run" in capsys.readouterr().err
+    assert "already holds a finished run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 24])

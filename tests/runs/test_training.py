@@ -133,7 +133,7 @@ def test_resume_without_a_checkpoint_begins_again(finished, tmp_path):
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(finished):
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(ValueError, match="already holds a finished run; choose another --out"):
         train(RUN, finished[0], CPU)
 
 

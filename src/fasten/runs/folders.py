@@ -26,10 +26,20 @@ def check_no_file(out: Path, wanted: str = "a new folder") -> None:
 def check_folder(out: Path) -> None:
     """Refuse a folder that holds a run, a file that the run would replace, or something that is not a folder."""
     check_no_file(out)
+    if _is_finished(out):
+        raise ValueError(f"{out} already holds a finished run; choose another --out")
     if (out / "record.json").exists():
         raise ValueError(f"{out} already holds a run; {typed('resume', out)} continues it, or choose another --out")
     if not log_alone(out):
         check_unused(out, "move it away, or choose another --out")
+
+
+def _is_finished(out: Path) -> bool:
+    """Whether the folder holds a finished run; a damaged record is none, since `resume` may restore it."""
+    try:
+        return read_record(out)["result"] is not None
+    except (OSError, ValueError):
+        return False
 
 
 def log_alone(out: Path) -> bool:
