@@ -281,6 +281,7 @@ def test_the_page_says_that_nothing_was_verified():
         record["evaluation"]["evidence"] = nothing
         text = Page(render(record)).text
         assert "the probabilities are uncalibrated and T is a model's estimate" in text
+        assert "fasten audit DIR --next 100 --out review.csv fasten audit DIR --import review.csv --out" in text
         assert "Classes most confused" not in text
     record["data"]["noise_rate"] = 0.4
     assert "uncalibrated" not in Page(render(record)).text, "where the truth is known, all is measured against it"

@@ -19,8 +19,11 @@ PRECISION = "Corrections that are right"
 UNCALIBRATED = (
     "No row with a given label was verified at random, so the probabilities are uncalibrated and T is a "
     "model's estimate.",
-    "To change this, verify the random rows that fasten audit --next lists, and train again with these verdicts.",
+    "To change this, let the first command choose rows to verify, half of them at random. Write the right label of "
+    "each into the column verdict; the second command then makes a list of the verdicts, for training again with "
+    "--verified. DIR is the folder of this report.",
 )
+REVIEW = ("fasten audit DIR --next 100 --out review.csv", "fasten audit DIR --import review.csv --out verified.csv")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Trust:
     """How far the audit can be trusted, for the page."""
 
     sentences: tuple[str, ...]
+    commands: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     classes: tuple[Share, ...] = ()
     num_classes: int = 0
@@ -74,7 +78,7 @@ def trust_of(evaluation: Record, data: Record, names: Sequence[str]) -> Trust | 
     evidence = mapping(evaluation, "evidence")
     if not number(evidence, "num_random"):
         unknown = evaluation and number(data, "noise_rate") is None
-        return Trust(UNCALIBRATED, _warnings(evidence)) if unknown else None
+        return Trust(UNCALIBRATED, REVIEW, _warnings(evidence)) if unknown else None
     transition = mapping(evidence, "transition")
     right = sorted(_right_shares(transition, names), key=lambda share: share.mean)
     wrong = sorted(_wrong_shares(transition, names), key=lambda share: -share.mean)
