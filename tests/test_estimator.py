@@ -30,6 +30,9 @@ from fasten.runs.checkpoint import read_tensors, write_tensors
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 NOTHING_VERIFIED = "ignore:there are no verified rows:UserWarning"
+UNSHOWN = "nothing shows that the corrections do more good than harm"
+
+pytestmark = pytest.mark.filterwarnings(f"ignore:{UNSHOWN}:UserWarning")  # most tests have few held-back rows
 
 
 def make_data(rows=240, num_classes=3, seed=0, noise=0.3):
@@ -234,6 +237,18 @@ def test_a_batch_of_one_row_is_refused():
     x, _, given, verified = make_data()
     with pytest.raises(ValueError, match=r"one noisy row of the data, .* batch norm"):
         FasTENClassifier(batch_size=1, device="cpu").fit(x, given, y_verified=verified)
+
+
+@pytest.mark.parametrize(("right", "words"), [(True, UNSHOWN), (False, "only 0 of .* are right: keep the labels")])
+def test_it_warns_once_where_held_back_rows_do_not_show_that_corrections_do_good(right, words):
+    x, truth, given, verified = make_data()
+    if not right:  # a few wrong labels are said to be right
+        verified = np.where(np.isin(np.arange(240), np.flatnonzero(given != truth)[:9]), given, -1)
+    with pytest.warns(UserWarning, match=words) as caught:
+        clf = FasTENClassifier(epochs=10).fit(x, given, x, truth, verified)
+    assert [str(warning.message) for warning in caught].count(clf.evidence_["doubt"]) == 1
+    assert caught[0].filename == __file__
+    assert clf.evidence_["doubt"] in clf.notes_
 
 
 def test_without_any_verified_row_it_warns_once_and_trains_on_the_labels_as_given():
@@ -702,6 +717,7 @@ def test_the_page_on_python_runs_and_repairs_its_labels(folder):
     names = {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", UNSHOWN, UserWarning)  # of two thirds of the rows, in a search
         for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             exec(code, names)
     assert np.mean(names["y"] == names["truth"]) < 0.7

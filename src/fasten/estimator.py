@@ -170,7 +170,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._fitted = Fitted(run, method.eval(), data)
         table = found.findings.table(found.known, task.class_names, verdicts=True)
         self._keep(table, found.findings.transition, found.scores["evidence"])
-        for sentence in found.findings.cautions:
+        doubts = [(self.evidence_ or {}).get("doubt"), *found.findings.cautions]
+        for sentence in dict.fromkeys(filter(None, doubts)):
             warnings.warn(sentence, UserWarning, stacklevel=2)
         return self
 
