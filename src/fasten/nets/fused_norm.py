@@ -325,10 +325,11 @@ class _NormAct(torch.autograd.Function):
         return dx, dweight, dbias, None, None, dz if ctx.residual else None, None, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tx: Tensor, tweight: Tensor, tbias: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor]:
-        (x, weight, bias, mean, rstd, y), plan, tresidual = ctx.saved_tensors, ctx.plan, others[2]
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
+        (x, weight, bias, mean, rstd, y), plan = ctx.saved_tensors, ctx.plan
+        tx, tweight, tbias = map(_or_zeros, tangents[:3], (x, weight, bias))
         tx = tx.contiguous(memory_format=torch.channels_last)
-        tresidual = tx if tresidual is None else tresidual.contiguous(memory_format=torch.channels_last)
+        tresidual = _or_zeros(tangents[5], x).contiguous(memory_format=torch.channels_last) if ctx.residual else tx
         ty = torch.empty_like(x, memory_format=torch.channels_last)
         tile_tx, tile_txx = x.new_empty(plan.buffers, dtype=torch.float32)
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
@@ -341,6 +342,11 @@ class _NormAct(torch.autograd.Function):
                 tile_txx, *plan.sizes, RELU=ctx.relu, RESIDUAL=ctx.residual, TILES=plan.merged, **plan.fixed,
             )  # fmt: skip
         return ty, ty.detach()
+
+
+def _or_zeros(tangent: Tensor | None, value: Tensor) -> Tensor:
+    """The tangent of an input; frozen weights, and what comes of nothing else, have none."""
+    return torch.zeros_like(value) if tangent is None else tangent
 
 
 def usable(x: Tensor) -> bool:
