@@ -371,6 +371,18 @@ def test_streamed_chunks_are_small_and_a_failure_reaches_the_caller(monkeypatch)
         next(loader.updates(stage(), (0, 1)))
 
 
+@pytest.mark.parametrize("loader_type", [Loader, StreamLoader])
+@pytest.mark.parametrize(
+    ("pixels", "crop", "sizes"), [(2 * 36, None, [2, 2, 2, 2, 1]), (5 * 16, 4, [5, 4]), (35, None, [1] * 9)]
+)
+def test_a_chunk_has_fewer_rows_of_large_images_but_not_of_features(monkeypatch, loader_type, pixels, crop, sizes):
+    monkeypatch.setattr(loader_module, "CPU_PIXELS", pixels)
+    task = replace(make_tiny_task(), crop=crop)
+    assert [len(x) for x in loader_type(task, CPU, 0).chunks("test", 1000)] == sizes
+    features = replace(task, x=task.x.reshape(len(task.x), -1), crop=None, mean=(0.5,), std=(0.5,))
+    assert [len(x) for x in loader_type(features, CPU, 0).chunks("test", 8)] == [8, 1]
+
+
 def test_every_offset_is_equally_likely():
     images = torch.zeros(1, 3, 3, 1, dtype=torch.uint8)
     images[0, 1, 1, 0] = 1

@@ -28,6 +28,9 @@ BLOCK = 64  # updates whose random numbers are drawn together
 PADDING = 4  # a table of keys, padded to the largest class, may have this many places per row
 FEW = 65_536  # with fewer rows, the table may be as large as with this many
 STRONG = 2 * (NUM_RANDOM + NUM_STRONG)  # random numbers for a row's strong views
+# Most pixels of a chunk of images: the outputs of a network's layers take hundreds of times its memory. A CPU is also
+# slower with larger ones.
+CPU_PIXELS, GPU_PIXELS = 2**18, 2**22
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Loader:
         self.device, self.seed, self.dtype, self.num_classes = device, seed, dtype, task.num_classes
         self.fused = fused  # look images up with our own kernel, where possible
         self.is_image, self.pad, self.flip, self.crop = task.x.ndim == 4, task.pad, task.flip, task.crop
+        self._pixels = math.prod(task.shape[1:])  # of an image
         self.normalise = Normalise(task.mean, task.std, self.is_image, device, dtype)
         self.policy = AutoAugment(task.shape, device) if self.is_image else None
         self.rows = {name: self._move(getattr(task.split, name)) for name in ("noisy", "clean", "valid", "test")}
@@ -255,5 +259,11 @@ class Loader:
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
         """A whole part in order, or its rows at `places`, at most `size` at a time, without augmentation."""
         wanted = self.rows[name] if places is None else self.rows[name][places]
+        size = self._chunk(size)
         for rows in torch.split(wanted, size) if len(wanted) else ():  # not every network takes an empty batch
             yield self.normalise(centre_crop(self.x.index_select(0, rows), self.crop))
+
+    def _chunk(self, most: int) -> int:
+        """The rows of a chunk: of large images, fewer than `most`."""
+        pixels = CPU_PIXELS if self.device.type == "cpu" else GPU_PIXELS
+        return max(1, min(most, pixels // self._pixels)) if self.is_image else most

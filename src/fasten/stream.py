@@ -131,7 +131,7 @@ class StreamLoader(Loader):
 
     def chunks(self, name: str, size: int, places: Tensor | None = None) -> Iterator[Tensor]:
         rows = self.host_rows[name] if places is None else self.host_rows[name][places.cpu().numpy()]
-        size = max(1, min(size, CHUNK_BYTES // self._row_bytes))
+        size = max(1, min(self._chunk(size), CHUNK_BYTES // self._row_bytes))
         wanted = ((None, [rows[first : first + size]]) for first in range(0, len(rows), size))
         for _, (raw,) in self._ahead(wanted):
             yield self.normalise(centre_crop(raw, self.crop))
