@@ -233,12 +233,28 @@ def test_other_commands_refuse_too(folder, capsys, command, words):
     refuse(command, capsys, *words)
 
 
+def pretend_gpu(monkeypatch, capability=(9, 0)):
+    for question, reply in {"is_available": True, "device_count": 1, "current_device": 0}.items():
+        monkeypatch.setattr(torch.cuda, question, lambda reply=reply: reply)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "kernels"),
+    [((7, 5), "float32", "plain"), ((8, 0), "bf16", "overlapped"), ((12, 0), "bf16", "overlapped")],
+)
+def test_a_gpu_without_bf16_takes_float32(monkeypatch, capability, precision, kernels):
+    monkeypatch.setattr("fasten.machine.AVAILABLE", True)
+    pretend_gpu(monkeypatch, capability)
+    machine = choose_machine("cuda")
+    assert (machine.precision, machine.kernels, machine.capture) == (precision, kernels, True)
+
+
 @pytest.mark.parametrize("name", ["fused", "overlapped", "compiled"])
 def test_a_gpu_without_triton_has_plain_kernels_only(monkeypatch, capsys, name):
     for place in ("bench", "machine"):
         monkeypatch.setattr(f"fasten.{place}.AVAILABLE", False)
-    for question, reply in {"is_available": True, "device_count": 1, "current_device": 0}.items():
-        monkeypatch.setattr(torch.cuda, question, lambda reply=reply: reply)
+    pretend_gpu(monkeypatch)
     assert choose_machine("cuda").kernels == "plain"
     refuse(f"bench --device cuda --kernels {name}", capsys, f"--kernels {name} needs Triton", "`pip install triton`")
 

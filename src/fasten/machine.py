@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,11 +19,12 @@ from fasten.ranks import local_rank, world
 # stream of their own; or with torch.compile, which takes half a minute to compile.
 Kernels = Literal["plain", "fused", "overlapped", "compiled"]
 OWN_KERNELS = ("fused", "overlapped")
+BF16 = (8, 0)  # least compute capability of an NVIDIA GPU with bf16; older ones only emulate it
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Eager and exact on a CPU; on a GPU in bf16, channels last, with one update captured as a graph."""
+    """Eager and exact on a CPU; on a GPU in bf16 if it has that, channels last, with one update captured."""
 
     device: torch.device
     precision: Literal["float32", "bf16", "float64"] = "float32"
@@ -79,8 +80,11 @@ def choose_machine(device: str | torch.device | None = None, *, deterministic: b
     if chosen.type != "cuda":
         return Machine(chosen)
     numbered = torch.device("cuda", torch.cuda.current_device()) if ":" not in device else chosen
+    machine = Machine(numbered, capture=world() == 1, deterministic=deterministic)
+    if torch.cuda.get_device_capability(numbered) < BF16:
+        return machine
     kernels: Kernels = "overlapped" if AVAILABLE else "plain"  # torch.compile needs Triton too
-    return Machine(numbered, "bf16", capture=world() == 1, kernels=kernels, deterministic=deterministic)
+    return replace(machine, precision="bf16", kernels=kernels)
 
 
 def _own_gpu(device: str) -> str:
