@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 
 from builders import CPU64, make_tiny_task
 from fasten import update
-from fasten.capture import warm_up
+from fasten.capture import record, warm_up
 from fasten.contract import Draw, Optim, Recipe, Stage
 from fasten.engine import Fit, predict
 from fasten.loader import Loader
@@ -198,6 +199,31 @@ def test_warming_up_changes_nothing_wherever_the_epoch_stands(batch_size, done):
     warm_up(update, picks[0], state, update.clear)
     assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
     assert update.cursor.item() == done
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (RuntimeError("CUDA error: not permitted\nCompile"), ValueError, r"graph \(CUDA error: not permitted\); on"),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "^CUDA out of memory$"),
+    ],
+)
+def test_a_network_that_cannot_be_recorded_is_told_with_the_first_reason(monkeypatch, error, kind, message):
+    @contextmanager
+    def recording(graph, capture_error_mode):
+        try:
+            yield
+        except RuntimeError:
+            raise RuntimeError("CUDA error: failed due to a previous error during capture")  # noqa: B904 (as torch's)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+
+    def update(picks):
+        raise error
+
+    with pytest.raises(kind, match=message):
+        record(update, {})
 
 
 class Mistaken(Counting):

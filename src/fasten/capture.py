@@ -30,10 +30,7 @@ def capture(
     with torch.cuda.stream(side):
         warm_up(update, static, state, rewind)
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    # This only records. Other threads, such as a user's own, may use the GPU meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        update(static)
+    graph = record(update, static)
 
     def replay(picks: Mapping[str, Picks]) -> None:
         sources = [tensor for p in picks.values() for tensor in p.tensors()]
@@ -43,6 +40,28 @@ def capture(
         graph.replay()
 
     return replay
+
+
+def record(update: OneUpdate, picks: Mapping[str, Picks]) -> torch.cuda.CUDAGraph:
+    """Record an update, without doing it.
+
+    If that fails, torch keeps its stream, its memory and its random numbers in the state of a capture, so the run ends.
+    """
+    graph = torch.cuda.CUDAGraph()
+    try:
+        # Other threads, such as a user's own, may use the GPU meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            update(picks)
+    except RuntimeError as error:
+        first = error.__context__ or error  # to end the recording then fails, too
+        if isinstance(first, torch.OutOfMemoryError):
+            raise first from None
+        reason = (str(first).splitlines() or [type(first).__name__])[0]
+        raise ValueError(
+            f"the network cannot be captured as a CUDA graph ({reason}); on a GPU its forward may not wait for values, "
+            "as `.item()`, `x[mask]` and `if x.max() > 1` do: use torch.where, or train on the CPU"
+        ) from error
+    return graph
 
 
 def warm_up(update: OneUpdate, picks: Mapping[str, Picks], state: Sequence[Tensor], rewind: Callable[[], None]) -> None:
