@@ -11,14 +11,25 @@ from fasten.ops.lookahead import with_gradient
 def log_volume(T: Tensor) -> Tensor:
     """log |det T|, differentiable once: its gradient is T⁻ᵀ.
 
-    It takes N steps of elimination with plain tensor operations, which any device can run and any graph can capture.
-    Each column is eliminated by the row with its largest entry, among the rows not used yet; rows stay in their places.
+    On a CPU by torch's LU factorisation, which in float32 would be off by 3% where T is almost singular; elsewhere by
+    `eliminated`.
 
     >>> T = torch.tensor([[0.5, 0.5], [0.25, 0.75]], requires_grad=True)
     >>> volume = log_volume(T)
     >>> volume.exp(), torch.autograd.grad(volume, T)[0].round(decimals=4)
     (tensor(0.2500, grad_fn=<ExpBackward0>), tensor([[ 3., -1.],
             [-2.,  2.]]))
+    """
+    if T.device.type == "cpu":
+        value: Tensor = torch.linalg.slogdet(T.cpu().double()).logabsdet
+        return value.to(T.dtype)
+    return eliminated(T)
+
+
+def eliminated(T: Tensor) -> Tensor:
+    """The same by N steps of elimination with plain tensor operations, which any CUDA graph can capture.
+
+    Each column is eliminated by the row with its largest entry, among the rows not used yet; rows stay in their places.
     """
     with torch.no_grad():
         identity = torch.eye(len(T), dtype=T.dtype, device=T.device)
