@@ -43,7 +43,7 @@ def write(folder: Path, x: Images, y: NDArray[np.int64], rows: int, verified: in
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))
     train, test = order[:rows], order[rows : rows + 4000]
-    given = corrupt(y[train], parse_noise(NOISE), 10, rng).labels
+    given = corrupt(y[train], parse_noise(NOISE), int(y.max()) + 1, rng).labels
     known = np.full(rows, -1)
     checked = rng.choice(rows, verified, replace=False)
     known[checked] = y[train][checked]

@@ -227,6 +227,18 @@ def test_the_network_suits_the_examples(shape, device, net):
     assert auto_recipe(shape, 1000, 5, device).net == net
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("shape", "rows", "epochs"),
+    [
+        *[((3, 32, 32), 300, 60), ((3, 32, 32), 1500, 40), ((3, 224, 224), 2001, 30), ((3, 32, 32), 10**6, 30)],
+        *[((1, 8, 8), 300, 30), ((7,), 300, 30)],
+    ],
+)
+def test_few_images_are_seen_more_often_unless_they_are_tiny(shape, rows, epochs, device):
+    assert auto_recipe(shape, rows, 5, device).epochs == epochs
+
+
 def test_own_survives_json_and_named_data_sets_do_not_show_it():
     own = Own(verified="a.txt", size=64, min_precision=0.9)
     run = Run("photos", own=own.to_json())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ ARRAYS = ".npz"
 SMALL_IMAGE = 16
 MIDDLE_IMAGE = 64
 EPOCHS = 30
+MOST_EPOCHS, VIEWS = 60, 60_000  # few larger images get more epochs, to be seen so often (benchmarks/epochs.py)
 AVERAGE = 0.1  # better than none in everything that benchmarks/averaging.py measures; 0.4 may correct fewer labels
 
 # For rows of features, chosen on digits' pixels, Gaussians and clusters of 1,400 to 100,000 rows: docs/my-table.md.
@@ -377,8 +378,10 @@ def auto_recipe(shape: Sequence[int], num_rows: int, num_classes: int, device_ty
         return _features_recipe(num_rows, num_classes)
     resnet = "resnet18" if min(shape[1:]) <= MIDDLE_IMAGE else "imagenet-resnet18"
     large = "pyramid-cnn" if device_type == "cpu" else resnet
-    net = "small-cnn" if min(shape[1:]) <= SMALL_IMAGE else large
-    return replace(Recipe(net), batch_size=max(100, num_classes), average=AVERAGE).scaled(EPOCHS)
+    small = min(shape[1:]) <= SMALL_IMAGE
+    epochs = EPOCHS if small else min(MOST_EPOCHS, max(EPOCHS, VIEWS // max(1, num_rows)))
+    recipe = Recipe("small-cnn" if small else large, batch_size=max(100, num_classes), average=AVERAGE)
+    return recipe.scaled(epochs)
 
 
 def _features_recipe(num_rows: int, num_classes: int) -> Recipe:
