@@ -440,6 +440,16 @@ def test_the_committed_records_count(tmp_path):
     }
 
 
+def test_the_committed_records_count_besides_those_of_other_folders(record, capsys, monkeypatch):
+    committed, theirs = Path("committed"), record.parents[2]
+    monkeypatch.setattr(wanted, "own_records", lambda: [committed])
+    training.train(run_of("cross-entropy"), committed / "run", Settings(device="cpu", clean_reference=False))
+    assert states(capsys) == ["recorded", "recorded", "missing"]
+    shutil.copy(record, committed / "0.json")
+    found = json.loads(answer("reproduce small --seeds 1 --dry-run --json --records theirs", capsys))
+    assert Path(found["runs"][0]["record"]).is_relative_to(theirs.name)  # of two, the one that was named
+
+
 # What is asked for.
 
 
@@ -786,8 +796,9 @@ def test_logs_of_runs_side_by_side_that_were_killed_go_with_their_runs(made, cap
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
     out = tmp_path_factory.mktemp("miniature") / "out"
-    command = f"reproduce all --setting miniature --seeds 1 --device cpu --records {out.parent} --json --out {out}"
-    assert main(shlex.split(command)) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wanted, "own_records", lambda: [])
+        assert main(shlex.split(f"reproduce all --setting miniature --seeds 1 --device cpu --json --out {out}")) == 0
     return out
 
 

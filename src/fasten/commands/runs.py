@@ -337,7 +337,7 @@ def reproduce(
     from fasten.grid.wanted import SUMMARY, Wish, estimate, experiments_of, list_all, make_plan
     from fasten.runs.training import Settings
 
-    wish = Wish(names or (), setting, seeds, only or (), records or None)
+    wish = Wish(names or (), setting, seeds, only or (), records or ())
     if list_names:
         _show(list_all(experiments_of(wish), read_seeds(seeds)), as_json, console.show_experiments)
         return

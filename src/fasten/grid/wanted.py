@@ -43,7 +43,7 @@ class Wish:
     setting: str = "paper"
     seeds: str = "5"
     only: Sequence[str] = ()
-    records: Sequence[Path] | None = None  # folders with records of earlier runs; None: those of the repository
+    records: Sequence[Path] = ()  # folders with records of earlier runs, besides those of the repository
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def make_plan(wish: Wish, out: Path) -> Plan:
     tables, before = _with_those_there(experiments, wish, out)
     runs = {key(run): run for seed in seeds for experiment in experiments for run in experiment.runs([seed])}
     others = {key(run): run for shown in before.values() for run in shown if key(run) not in runs}
-    elsewhere = find_records(own_records() if wish.records is None else wish.records, runs | others)
+    elsewhere = find_records([*wish.records, *own_records()], runs | others)
     users: dict[str, dict[str, None]] = {}
     for experiment in experiments:
         for run in (*experiment.runs(seeds), *before[experiment.name]):
