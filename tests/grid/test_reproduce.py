@@ -389,6 +389,29 @@ def test_a_record_elsewhere_counts_if_its_run_is_the_same(record, capsys):
     assert cells()["clean-only", "40%"]["n"] == 1
 
 
+def test_folders_with_records_are_remembered(record, capsys, monkeypatch):
+    """Whatever the next command's current folder is. One that is gone is passed over, which is said."""
+    command = "reproduce small --device cpu --seeds 1 --only row=clean-only"
+    answer(f"{command} --out out --records theirs", capsys)
+    before, theirs, out = read(), record.parents[2], Path("out").absolute()
+    assert before["records"] == [str(theirs)]
+    Path("deeper").mkdir()
+    monkeypatch.chdir("deeper")
+    answer(f"reproduce small --only row=l2rw --out {out}", capsys)
+    assert cells(out=out)["clean-only", "40%"]["n"] == 1
+    assert not (out / "runs").exists()
+    theirs.rename("moved")
+    assert main(shlex.split(f"reproduce small --only row=l2rw --out {out}")) == 0
+    assert capsys.readouterr().err == (
+        f"fewer seeds than before in 1 place of small: their records are not found (not there: {theirs}); name the "
+        "folder that holds them with --records\n"
+    )
+    assert cells(out=out)["clean-only", "40%"]["status"] == "not run"
+    answer(f"reproduce small --only row=l2rw --out {out} --records moved", capsys)
+    assert cells(out=out)["clean-only", "40%"]["n"] == 1
+    assert read(out)["records"] == [str(Path("moved").absolute()), str(theirs)]
+
+
 def test_of_several_records_the_first_folder_and_name_counts(record):
     run = Run.from_json(json.loads(record.read_text())["run"])
     first, other = record.parents[2] / "a.json", Path("others/0.json")
@@ -746,6 +769,8 @@ def test_a_run_of_another_version_is_refused_by_its_folder(made, capsys, change)
 def test_a_summary_that_makes_no_sense_is_refused(folder, capsys, table):
     Path("out").mkdir()
     Path("out/reproduce.json").write_text(f'{{"schema": 1, "setting": "paper", "experiments": {{"small": {table}}}}}')
+    refuse(COMMAND, capsys, "reproduce.json is damaged or from another version; choose another --out")
+    Path("out/reproduce.json").write_text('{"schema": 1, "setting": "paper", "experiments": {}, "records": [3]}')
     refuse(COMMAND, capsys, "reproduce.json is damaged or from another version; choose another --out")
 
 

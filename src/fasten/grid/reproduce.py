@@ -21,7 +21,7 @@ from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, sweep, write_text
 from fasten.grid.cluster import Cluster, room_on_ray
 from fasten.grid.speed import Speed, measured
-from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, read_summary
+from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, place_of, read_summary
 from fasten.grid.workers import Job, Watch, Work, read_devices, room_here, sweep_logs
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
@@ -138,12 +138,15 @@ def reproduce(
     with alone_in(out):
         sweep(out)
         sweep_logs(out / LOGS, [_folder(w.run, out) for w in plan.runs if key(w.run) not in errors])
+        before = read_summary(out)
         _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
         try:
             _carry_out(todo, out, how, settings, errors, made, going)
         finally:
             outcomes = _outcomes(plan, out, bench)
             summary = _write_summary(plan, out, outcomes, errors, bench)
+            if lost := _lost(before, summary, plan):
+                settings.say(lost)
         for outcome in outcomes:
             write_outcome(outcome, out)
     return summary, outcomes
@@ -226,6 +229,7 @@ def _write_summary(
     """Write all numbers and statuses; tables and figures of other names that were made before stay."""
     before = read_summary(out) or {"experiments": {}}
     values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
+    values["records"] = list(map(os.fspath, plan.records))
     failed = [{"key": name, "error": error} for name, error in errors.items()]
     kept = before["experiments"]
     now = {o.experiment.name: _numbers(o) for o in outcomes}
@@ -234,6 +238,27 @@ def _write_summary(
     summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
     write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary | {"experiments": now}
+
+
+def _lost(before: Summary | None, now: Summary, plan: Plan) -> str | None:
+    """Which tables show fewer seeds than before, and which folders are not there any more."""
+    made = (before or now)["experiments"]
+    fewer = {name: _fewer(made[name], numbers) for name, numbers in now["experiments"].items() if name in made}
+    names, number = ", ".join(name for name, count in fewer.items() if count), sum(fewer.values())
+    if not number:
+        return None
+    gone = ", ".join(os.fspath(folder) for folder in plan.records if not folder.is_dir())
+    return (
+        f"fewer seeds than before in {number} place{'s' * (number != 1)} of {names}: their records are not found"
+        f"{f' (not there: {gone})' if gone else ''}; name the folder that holds them with --records"
+    )
+
+
+def _fewer(before: Summary, now: Summary) -> int:
+    """How many cells that are made from runs, and curves, have fewer seeds than before."""
+    counts = {place_of(part): part["n"] for part in (*now["cells"], *now["curves"]) if part.get("run", True)}
+    parts = [part for part in (*before["cells"], *before["curves"]) if isinstance(part.get("n"), int)]
+    return sum(part["n"] > counts.get(place_of(part), part["n"]) for part in parts)
 
 
 def _numbers(outcome: Outcome) -> Summary:

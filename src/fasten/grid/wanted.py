@@ -69,6 +69,7 @@ class Plan:
     experiments: tuple[Experiment, ...]
     runs: tuple[Wanted, ...]
     shown_before: tuple[Wanted, ...] = ()
+    records: tuple[Path, ...] = ()  # folders that --records named, now or before
 
     @property
     def missing(self) -> list[Run]:
@@ -183,10 +184,13 @@ def make_plan(wish: Wish, out: Path) -> Plan:
     """What is wanted, and what of it exists in the folder or among the records; nothing is written."""
     seeds, experiments = tuple(read_seeds(wish.seeds)), experiments_of(wish)
     check_out(out, wish.setting)
-    tables, before = _with_those_there(experiments, wish, out)
+    there = read_summary(out) or {"experiments": {}}
+    tables, before = _with_those_there(experiments, wish, there["experiments"])
     runs = {key(run): run for seed in seeds for experiment in experiments for run in experiment.runs([seed])}
     others = {key(run): run for shown in before.values() for run in shown if key(run) not in runs}
-    elsewhere = find_records([*wish.records, *own_records()], runs | others)
+    named, earlier = (list(map(Path.absolute, map(Path, some))) for some in (wish.records, there.get("records", ())))
+    folders = [*named, *filter(Path.is_dir, earlier), *own_records()]
+    elsewhere = find_records(dict.fromkeys(folders), runs | others)
     users: dict[str, dict[str, None]] = {}
     for experiment in experiments:
         for run in (*experiment.runs(seeds), *before[experiment.name]):
@@ -196,21 +200,21 @@ def make_plan(wish: Wish, out: Path) -> Plan:
         return [_look_up(run, tuple(users[name]), out, elsewhere.get(name)) for name, run in some.items()]
 
     known = [wanted for wanted in look_up(others) if wanted.record is not None]
-    return Plan(wish.setting, seeds, tuple(tables), tuple(look_up(runs)), tuple(known))
+    records = tuple(dict.fromkeys([*named, *earlier]))
+    return Plan(wish.setting, seeds, tuple(tables), tuple(look_up(runs)), tuple(known), records)
 
 
 def _with_those_there(
-    chosen: Sequence[Experiment], wish: Wish, out: Path
+    chosen: Sequence[Experiment], wish: Wish, made: Summary
 ) -> tuple[list[Experiment], dict[str, list[Run]]]:
     """Each table with what was chosen and what the folder's table has already; and, by name, the runs of the latter.
 
     These have all the seeds of the folder's table, even if fewer are chosen now.
     """
-    summary = (read_summary(out) or {"experiments": {}})["experiments"]
     tables, runs = [], dict[str, list[Run]]()
     for experiment, whole in zip(chosen, _whole(chosen, wish), strict=True):
-        there = summary.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
-        mine = {_place(vars(part)) for part in (*experiment.cells, *experiment.curves)}
+        there = made.get(experiment.name, {"cells": [], "curves": [], "seeds": []})
+        mine = {place_of(vars(part)) for part in (*experiment.cells, *experiment.curves)}
         tables.append(_part(whole, mine | _places(there)))
         runs[experiment.name] = _part(whole, _places(there)).runs(there["seeds"])
     return tables, runs
@@ -221,18 +225,18 @@ def _whole(chosen: Sequence[Experiment], wish: Wish) -> list[Experiment]:
     return [every[experiment.name] for experiment in chosen]
 
 
-def _place(part: Mapping[str, Any]) -> tuple[Any, ...]:
+def place_of(part: Mapping[str, Any]) -> tuple[Any, ...]:
     """The position of a cell or curve in its table."""
     return tuple(part.get(name) for name in ("panel", "row", "column", "x"))
 
 
 def _places(made: Summary) -> set[tuple[Any, ...]]:
-    return {_place(part) for part in (*made["cells"], *made["curves"])}
+    return {place_of(part) for part in (*made["cells"], *made["curves"])}
 
 
 def _part(whole: Experiment, places: Collection[tuple[Any, ...]]) -> Experiment:
-    cells = tuple(cell for cell in whole.cells if _place(vars(cell)) in places)
-    return replace(whole, cells=cells, curves=tuple(curve for curve in whole.curves if _place(vars(curve)) in places))
+    cells = tuple(cell for cell in whole.cells if place_of(vars(cell)) in places)
+    return replace(whole, cells=cells, curves=tuple(curve for curve in whole.curves if place_of(vars(curve)) in places))
 
 
 def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:
@@ -304,6 +308,7 @@ def read_summary(out: Path) -> Summary | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         sound = found["schema"] == SCHEMA and "setting" in found
+        sound = sound and all(isinstance(folder, str) for folder in found.get("records", ()))
         sound = sound and all(_places(made) and _are_seeds(made["seeds"]) for made in found["experiments"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
