@@ -110,8 +110,8 @@ def carry_out(ray: FakeRay, out: Path, seeds=(0, 1, 2), gpus: float | None = Non
     said: list[str] = []
     ended: list[tuple[int, str | None]] = []
     jobs = [Job(replace(RUN, seed=seed), out / f"run{seed}") for seed in seeds]
-    with room_on_ray(Cluster("local", gpus), device, out, said.append) as work:
-        work(jobs, lambda job, error: ended.append((job.run.seed, error)))
+    with room_on_ray(Cluster("local", gpus), device, out, said.append) as room:
+        room.work(jobs, lambda job, error: ended.append((job.run.seed, error)))
     assert not ray.up
     return ended, said
 
@@ -124,6 +124,13 @@ def test_every_run_is_carried_out_in_its_own_folder(tmp_path, monkeypatch, attem
     assert ray.said["address"] == "local"  # without an address Ray joins one that it remembers
     assert attempted == [(tmp_path / f"run{seed}", "cpu") for seed in (0, -1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run0", "run2"]
+
+
+@pytest.mark.parametrize(("gpus", "each", "size"), [(0, None, 2), (1, None, 1), (4, None, 2), (1, 0.5, 2), (1, 0.4, 2)])
+def test_it_is_known_how_many_run_at_a_time(tmp_path, monkeypatch, gpus, each, size):
+    use(monkeypatch, FakeRay(gpus))
+    with room_on_ray(Cluster("local", each), "auto", tmp_path) as room:
+        assert room.size == size
 
 
 def test_the_run_of_a_lost_worker_is_run_again(tmp_path, monkeypatch, attempted):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import shutil
@@ -278,7 +279,9 @@ def test_an_interrupted_command_goes_on(folder, finished, capsys, monkeypatch):
         assert main(shlex.split(f"{COMMAND} --json")) == 130
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "fasten: interrupted; the same command continues where it stopped\n")
-    assert [cell["status"] for cell in cells().values()] == ["below", "not run", "not run", "quoted", "below"]
+    assert statuses() == ["below", "not run", "not run", "quoted", "below"]
+    assert "5 cells: 2 below, 1 quoted, 2 not run." in Path("out/small.txt").read_text()
+    assert Path("out/losses.svg").exists()
     begun = key(run_of("cross-entropy"))
     dry = json.loads(answer(f"{COMMAND} --dry-run --json", capsys))
     assert [run["state"] for run in dry["runs"]] == ["recorded", "unfinished", *["missing"] * 4]
@@ -289,13 +292,48 @@ def test_an_interrupted_command_goes_on(folder, finished, capsys, monkeypatch):
     assert without_times(Path("out")) == without_times(finished[0])
 
 
-def test_while_it_runs_cells_are_running(folder, capsys, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "fasten.commands.console.Runs.start", lambda *_: seen.append([c["status"] for c in cells().values()])
-    )
+def statuses() -> list[str]:
+    return [cell["status"] for cell in cells().values()]
+
+
+def test_while_runs_go_on_the_tables_show_what_there_is(folder, capsys, monkeypatch):
+    seen, shown, points = [], [], []
+
+    def look(*_) -> None:
+        seen.append(statuses())
+        shown.append(Path("out/small.txt").read_text())
+        points.append(read()["experiments"]["losses"]["curves"][0]["n"])
+
+    monkeypatch.setattr("fasten.grid.reproduce.SHARE", math.inf)
+    monkeypatch.setattr("fasten.commands.console.Runs.start", look)
     answer(f"{COMMAND} --seeds 1", capsys)
-    assert seen[0] == ["running", "running", "running", "quoted", "below"]
+    assert seen == [
+        ["running", "not run", "not run", "quoted", "below"],
+        ["below", "running", "not run", "quoted", "below"],
+        ["below", "better", "running", "quoted", "below"],
+    ]
+    assert ["2 not run" in shown[0], "1 running, 1 not run" in shown[1], "1 running." in shown[2]] == [True] * 3
+    assert points == [0, 0, 1]
+
+
+def test_while_runs_go_on_little_time_goes_into_the_tables(folder, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr("fasten.grid.reproduce.SHARE", 1e-9)
+    monkeypatch.setattr("fasten.commands.console.Runs.start", lambda *_: seen.append(statuses()))
+    answer(f"{COMMAND} --seeds 1", capsys)
+    assert seen == [["running", "not run", "not run", "quoted", "below"]] * 3
+    assert statuses() == ["below", "better", "ours", "quoted", "below"]
+
+
+def test_after_a_kill_nothing_is_running(made, capsys):
+    """Not even in a table that is not made now."""
+    values = read()
+    values["experiments"]["small"]["cells"][0]["status"] = "running"
+    Path("out/reproduce.json").write_text(json.dumps(values))
+    answer("reproduce losses --device cpu --seeds 2 --out out", capsys)
+    assert statuses() == ["not run", "better", "ours", "quoted", "below"]
+    answer(COMMAND, capsys)
+    assert statuses() == ["below", "better", "ours", "quoted", "below"]
 
 
 def test_a_full_disk_stops_what_goes_on(folder, capsys, monkeypatch):
@@ -326,11 +364,16 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(folder, capsys, monkeypat
 def test_side_by_side_gives_the_same_and_tells_how_far_it_is(folder, capsys, monkeypatch):
     command = "reproduce small --device cpu --seeds 1 --only column=40%"
     answer(f"{command} --out out", capsys)
-    heard = list[tuple[int, float]]()
+    heard = list[tuple[int, float, list[str]]]()
+
+    def going(display, running: int, share: float) -> None:
+        heard.append((running, share, [cell["status"] for cell in cells(out=Path("two")).values()]))
+
     monkeypatch.setattr("fasten.grid.workers.WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(console.Reproduction, "going", lambda self, *now: heard.append(now))
+    monkeypatch.setattr(console.Reproduction, "going", going)
     answer(f"{command} --jobs 2 --out two", capsys)
-    running, shares = zip(*heard, strict=True)
+    running, shares, seen = zip(*heard, strict=True)
+    assert seen[0] == ["running", "running", "quoted"]
     assert set(running) <= {1, 2}
     assert running[0] == 2
     assert list(shares) == sorted(shares)

@@ -312,14 +312,14 @@ def reproduce(
     """Make the tables and figures of the paper, from runs.
 
     Each run gets a folder in OUT/runs, as `train` writes it; a run that is
-    recorded already is not run again. Then every table is written as .txt, .md,
-    .csv and .tex, every figure as .svg and .png too, with our numbers beside
-    the paper's; reproduce.json has them all. If it is interrupted, the same
-    command continues. --only and --seeds limit what is run; a table that is in
-    OUT already keeps its other cells and seeds. A run that fails is noted, the
-    others go on, and the exit status is 1. Ratios of times come with the
-    package, or from OUT/bench.json if you put there what `fasten bench --json`
-    prints on your machine.
+    recorded already is not run again. Every table is written as .txt, .md, .csv
+    and .tex, every figure as .svg and .png too, with our numbers beside the
+    paper's; reproduce.json has them all. They are rewritten as runs finish. If
+    it is interrupted, the same command continues. --only and --seeds limit what
+    is run; a table that is in OUT already keeps its other cells and seeds. A
+    run that fails is noted, the others go on, and the exit status is 1. Ratios
+    of times come with the package, or from OUT/bench.json if you put there what
+    `fasten bench --json` prints on your machine.
 
     \b
     Examples:

@@ -7,6 +7,7 @@ continues from its checkpoint. Any other worker works in a folder of its own, an
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ from typing import Any
 
 from fasten.datasets import Place
 from fasten.files import write_bytes
-from fasten.grid.workers import Done, Job, Work, attempt, own_package
+from fasten.grid.workers import Done, Job, Room, attempt, own_package
 from fasten.records import MATRICES, SHARED_GPU
 from fasten.runs.training import Settings
 from fasten.sentences import sentence
@@ -55,7 +56,7 @@ def read_cluster(address: str | None, gpus_per_run: float | None, jobs: int | No
 
 
 @contextmanager
-def room_on_ray(cluster: Cluster, device: str, out: Path, say: Say = lambda text: None) -> Iterator[Work]:
+def room_on_ray(cluster: Cluster, device: str, out: Path, say: Say = lambda text: None) -> Iterator[Room]:
     """A cluster's workers for the runs whose folders are in `out`."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"--ray chooses the GPU itself, so --device takes auto, cpu or cuda, got {device!r}")
@@ -65,7 +66,7 @@ def room_on_ray(cluster: Cluster, device: str, out: Path, say: Say = lambda text
         gpus = _gpus(ray, cluster, device)
         write_bytes(mark, b"")
         with stopped_by_signals():
-            yield _Remote(ray, gpus, mark, say).work
+            yield Room(_Remote(ray, gpus, mark, say).work, _at_a_time(ray, gpus))
     finally:
         mark.unlink(missing_ok=True)
         ray.shutdown()
@@ -106,6 +107,12 @@ def _gpus(ray: Any, cluster: Cluster, device: str) -> float:
     if there < wanted or (device == "cuda" and not wanted):
         raise ValueError(f"a run needs {wanted:g} GPUs, and the cluster has {there:g}; try --device cpu")
     return wanted
+
+
+def _at_a_time(ray: Any, gpus: float) -> int:
+    """How many runs the whole cluster carries out at a time; each has a CPU of its own."""
+    there = ray.cluster_resources()
+    return int(min(there.get("CPU", 1.0), there["GPU"] / gpus if gpus else math.inf))
 
 
 class _Remote:

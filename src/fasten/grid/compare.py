@@ -150,8 +150,8 @@ def _carry_out(comparison: Comparison, out: Path, settings: Settings, done: Done
         done(outcomes[i], i + 1, len(outcomes), False)
 
     if todo and cluster is not None:
-        with room_on_ray(cluster, settings.device or "auto", out, settings.say) as work:
-            work(todo, ended)
+        with room_on_ray(cluster, settings.device or "auto", out, settings.say) as room:
+            room.work(todo, ended)
     elif todo:
         in_this_process(replace(settings, place=place))(todo, ended)
     if all(outcome.state == "failed" for outcome in outcomes):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fasten.files import alone_in, sweep, write_text
 from fasten.grid.cluster import Cluster, room_on_ray
 from fasten.grid.speed import Speed, measured
 from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, place_of, read_summary
-from fasten.grid.workers import Job, Watch, Work, read_devices, room_here, sweep_logs
+from fasten.grid.workers import Job, Room, Watch, read_devices, room_here, sweep_logs
 from fasten.records import Record, Run, epochs_so_far, read_record
 from fasten.report import paper
 from fasten.report.outcomes import Line
@@ -32,6 +33,7 @@ from fasten.runs.training import Settings
 from fasten.sentences import sentence
 
 LOGS = "logs"  # of parallel runs that failed
+SHARE = 0.02  # of the time, at most, goes into rewriting tables while runs are going on
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -49,7 +51,7 @@ class How:
     jobs: int | None = None
     ray: Cluster | None = None  # in place of this machine
 
-    def room(self, runs: int, settings: Settings, out: Path, watch: Watch) -> AbstractContextManager[Work]:
+    def room(self, runs: int, settings: Settings, out: Path, watch: Watch) -> AbstractContextManager[Room]:
         """Workers for this many runs."""
         if self.ray is not None:
             return room_on_ray(self.ray, self.device, out, settings.say)
@@ -126,7 +128,7 @@ def reproduce(
     made: Callable[[Made], None] = lambda run: None,
     going: Going = lambda running, share: None,
 ) -> tuple[Summary, list[Outcome]]:
-    """Carry out the runs that are missing or unfinished, then write every table and figure."""
+    """Carry out the runs that are missing or unfinished, and write every table and figure, also if that is stopped."""
     bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
     todo = [run for run in plan.missing if key(run) not in errors]
     if not todo and len(plan.missing) == len(plan.runs) > 0:  # no run can be started, and none is recorded
@@ -138,18 +140,69 @@ def reproduce(
     with alone_in(out):
         sweep(out)
         sweep_logs(out / LOGS, [_folder(w.run, out) for w in plan.runs if key(w.run) not in errors])
-        before = read_summary(out)
-        _write_summary(plan, out, _outcomes(plan, out, bench, todo), errors, bench)
+        before, tables = read_summary(out), Tables(plan, out, bench, errors, todo)
         try:
-            _carry_out(todo, out, how, settings, errors, made, going)
+            _carry_out(todo, out, how, settings, tables, made, going)
         finally:
-            outcomes = _outcomes(plan, out, bench)
-            summary = _write_summary(plan, out, outcomes, errors, bench)
+            summary = tables.end()
             if lost := _lost(before, summary, plan):
                 settings.say(lost)
-        for outcome in outcomes:
-            write_outcome(outcome, out)
-    return summary, outcomes
+    return summary, [*tables.outcomes.values()]
+
+
+class Tables:
+    """The tables and figures in the folder, which follow the runs; rewriting them takes a small share of the time."""
+
+    def __init__(
+        self, plan: Plan, out: Path, bench: Mapping[str, Any], errors: dict[str, str], todo: Sequence[Run]
+    ) -> None:
+        self.plan, self.out, self.bench, self.errors = plan, out, bench, errors
+        self.room = 0  # as many of the waiting runs, in order, are in progress
+        self.waiting = {key(run): run for run in todo}
+        self.running: dict[str, Run] = {}
+        self.changed = set[str]()  # runs that began or ended since the tables were written
+        self.due = -math.inf
+        self.outcomes: dict[str, Outcome] = {}
+        self._look(plan.experiments)
+        self.summary = self._write_summary()
+
+    def ended(self, run: Run, error: str | None) -> None:
+        """Note that a run is over."""
+        self.changed.add(key(run))
+        del self.waiting[key(run)]
+        if error is not None:
+            self.errors[key(run)] = error
+
+    def follow(self) -> None:
+        """Rewrite what is made from runs that began or ended, unless much time went into that just now."""
+        now = dict(islice(self.waiting.items(), self.room))
+        self.changed |= now.keys() ^ self.running.keys()
+        self.running, began = now, time.monotonic()
+        if self.changed and began >= self.due:
+            names = {name for w in self.plan.runs if key(w.run) in self.changed for name in w.experiments}
+            self._write([experiment for experiment in self.plan.experiments if experiment.name in names])
+            self.changed.clear()
+            self.due = time.monotonic() + (time.monotonic() - began) / SHARE
+
+    def end(self) -> Summary:
+        """Write everything, now that nothing is running any more."""
+        self.running = {}
+        self._write(self.plan.experiments)
+        return self.summary
+
+    def _write(self, experiments: Sequence[Experiment]) -> None:
+        self._look(experiments)
+        self.summary = self._write_summary()
+        for experiment in experiments:
+            write_outcome(self.outcomes[experiment.name], self.out)
+
+    def _look(self, experiments: Sequence[Experiment]) -> None:
+        for experiment in experiments:
+            records, running = _records(experiment, self.plan, self.out), self.running.values()
+            self.outcomes[experiment.name] = paper.outcome_of(experiment, records, running, self.bench["run_ratios"])
+
+    def _write_summary(self) -> Summary:
+        return _write_summary(self.plan, self.out, [*self.outcomes.values()], self.errors, self.bench)
 
 
 def _not_to_begin(runs: Sequence[Run], place: Place) -> dict[str, str]:
@@ -189,7 +242,7 @@ def _carry_out(
     out: Path,
     how: How,
     settings: Settings,
-    errors: dict[str, str],
+    tables: Tables,
     made: Callable[[Made], None],
     going: Going,
 ) -> None:
@@ -198,22 +251,21 @@ def _carry_out(
     jobs = [_job(run, out, how.place.root) for run in todo]
     pace = Pace(jobs, measured())
 
+    def watch(running: int) -> None:
+        tables.follow()
+        going(running, pace.share())
+
     def done(job: Job, error: str | None) -> None:
-        if error is not None:
-            errors[key(job.run)] = error
         result = None if error is not None else read_record(job.folder)["result"]
+        tables.ended(job.run, error)
         pace.ended.add(job.folder)
         made(Made(job.run, result, error, len(pace.ended), len(todo), pace.seconds_left()))
+        tables.follow()
 
-    with how.room(len(todo), settings, out, lambda running: going(running, pace.share())) as work:
-        work(jobs, done)
-
-
-def _outcomes(plan: Plan, out: Path, bench: Mapping[str, Any], running: Sequence[Run] = ()) -> list[Outcome]:
-    return [
-        paper.outcome_of(experiment, _records(experiment, plan, out), running, bench["run_ratios"])
-        for experiment in plan.experiments
-    ]
+    with how.room(len(todo), settings, out, watch) as room:
+        tables.room = room.size
+        tables.follow()
+        room.work(jobs, done)
 
 
 def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
@@ -231,13 +283,19 @@ def _write_summary(
     values = {"schema": SCHEMA, "setting": plan.setting, "bench_device": bench["device"]}
     values["records"] = list(map(os.fspath, plan.records))
     failed = [{"key": name, "error": error} for name, error in errors.items()]
-    kept = before["experiments"]
+    kept = {name: _at_rest(numbers) for name, numbers in before["experiments"].items()}
     now = {o.experiment.name: _numbers(o) for o in outcomes}
     for name, numbers in now.items():
         numbers["seeds"] = sorted({*plan.seeds, *(kept[name]["seeds"] if name in kept else ())})
     summary = {**values, "failed": failed, "experiments": {n: now.get(n, kept.get(n)) for n in {**kept, **now}}}
     write_text(out / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     return summary | {"experiments": now}
+
+
+def _at_rest(numbers: Summary) -> Summary:
+    """The numbers of a table for which nothing is run now, whatever a killed command left."""
+    cells = [{**cell, "status": "not run"} if cell.get("status") == "running" else cell for cell in numbers["cells"]]
+    return {**numbers, "cells": cells}
 
 
 def _lost(before: Summary | None, now: Summary, plan: Plan) -> str | None:

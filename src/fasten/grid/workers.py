@@ -77,6 +77,14 @@ Watch = Callable[[int], None]  # is told now and then how many runs are in progr
 Work = Callable[[Sequence[Job], Done], None]  # carries out all jobs; `Done` is told of each as it ends
 
 
+@dataclass(frozen=True)
+class Room:
+    """Workers, and how many jobs they carry out at a time."""
+
+    work: Work
+    size: int
+
+
 def carry_out(job: Job, settings: Settings) -> Record:
     """Start a run, or continue it."""
     begun = record_in(job.folder) is not None
@@ -137,11 +145,11 @@ def _forget_memory(device: str | None) -> None:
 @contextmanager
 def room_here(
     devices: str, jobs: int | None, runs: int, settings: Settings, logs: Path, watch: Watch = lambda running: None
-) -> Iterator[Work]:
+) -> Iterator[Room]:
     """Workers on this machine's devices for this many runs; runs in this process report through `settings`."""
     with find_slots(devices, jobs, runs, settings.say) as slots:
         here = replace(settings, device=slots[0].device)
-        yield in_children(slots, logs, watch) if slots[0].in_child else in_this_process(here)
+        yield Room(in_children(slots, logs, watch) if slots[0].in_child else in_this_process(here), len(slots))
 
 
 @dataclass(frozen=True)
