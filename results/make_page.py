@@ -47,8 +47,9 @@ def records(dataset: str = "*") -> list[Record]:
 @cache
 def outcomes() -> tuple[Outcome, ...]:
     """Every table and figure of the paper with the results from our records."""
-    found, ratios = records(), measured().bench()["run_ratios"]
-    return tuple(outcome_of(make(PAPER), found, ratios=ratios) for make in EXPERIMENTS.values())
+    found, bench = records(), measured().bench()
+    timed = bench["run_ratios"], bench["device"]
+    return tuple(outcome_of(make(PAPER), found, (), *timed) for make in EXPERIMENTS.values())
 
 
 def page() -> str:

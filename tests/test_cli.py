@@ -772,6 +772,7 @@ def test_bench_times_methods_against_cross_entropy(capsys):
     assert [line["method"] for line in shown["methods"]] == ["naive-oversampling", "fasten"]
     assert [line["updates"] for line in shown["methods"]] == [70 * 2200, 70 * 2200]  # the paper's rows, 20 at a time
     assert shown["run_ratios"]["fasten"] == 1
+    assert [shown[name] for name in ("net", "size", "batch", "rounds")] == ["small-cnn", 4, 20, 1]
     assert all(line["milliseconds"] > 0 for line in shown["methods"])
     text = answer(f"bench {options}", capsys)
     assert "images / s" in text

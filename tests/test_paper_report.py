@@ -114,6 +114,9 @@ def test_a_bench_gives_the_times():
     found = outcome_of(times, [], ratios={"a": 1.8, "b": 2.2})
     assert [result.status for result in found.results] == ["better", "below", "not run"]
     assert "1.80 " in text_table(found)  # and no number of seeds
+    found = outcome_of(times, [], ratios={"a": 1.8}, timed_on="my GPU")
+    assert all("measured on my GPU." in make(found) for make in (text_table, markdown, latex))
+    assert "my GPU" not in text_table(outcome_of(MAIN, RECORDS, timed_on="my GPU"))  # which has no times
 
 
 def test_a_curve_is_the_mean_over_seeds():

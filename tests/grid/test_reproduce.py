@@ -651,9 +651,14 @@ def test_only_keeps_our_time_of_the_points_of_a_figure(only):
     assert points == times != set()
 
 
+def own_bench(**changes) -> str:
+    said = {"device": "cpu of mine", "net": "resnet34", "size": 32, "batch": 100, "settings": []}
+    return json.dumps({**said, "run_ratios": {"l2rw": 3.0}, **changes})
+
+
 def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
     assert bench_of(folder)["device"] == "NVIDIA H200"
-    (folder / "bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
+    (folder / "bench.json").write_text(own_bench())
     (result,) = [r for r in outcome_of(small(None), [], ratios=bench_of(folder)["run_ratios"]).results if r.cell.bench]
     assert (result.mean, result.status) == (3.0, "reproduced")
     for text in ("{}", *(f'{{"device": "cpu", "run_ratios": {{"l2rw": {ratio}}}}}' for ratio in ("NaN", "0"))):
@@ -662,11 +667,31 @@ def test_an_own_benchmark_takes_the_place_of_the_packaged_one(folder):
             bench_of(folder)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"net": "small-cnn", "size": 8}, "net small-cnn, size 8"),
+        ({"batch": 20}, "batch 20"),
+        ({"settings": ["route=graph"]}, r"settings \['route=graph'\]"),
+        ({"unnamed": ("net", "size", "batch")}, "net unknown, size unknown, batch unknown"),
+    ],
+)
+def test_a_benchmark_of_other_runs_than_the_papers_is_refused(folder, capsys, changes, said):
+    """Such as one from before it said what it had timed."""
+    values = json.loads(own_bench(**changes))
+    for name in changes.get("unnamed", ()):
+        del values[name]
+    (folder / "bench.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=rf"times of other runs than the paper's \({said}\); replace it by"):
+        bench_of(folder)
+
+
 def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, capsys):
     Path("out").mkdir()
-    Path("out/bench.json").write_text('{"device": "cpu of mine", "run_ratios": {"l2rw": 3.0}}')
+    Path("out/bench.json").write_text(own_bench())
     answer("reproduce small --only row=l2rw --out out", capsys)
     assert cells()["l2rw", "time"]["mean"] == 3.0
+    assert "measured on cpu of mine." in Path("out/small.md").read_text()
 
 
 # Refusals.

@@ -99,11 +99,13 @@ def bench(
     on_gpu = machine.device.type == "cuda"
     recipe = Recipe(net or ("resnet34" if on_gpu else "small-cnn"), batch_size=batch)
     wanted = read_methods(names)
-    task = image_task(size or (32 if on_gpu else 8))
+    pixels = size or (32 if on_gpu else 8)
+    task = image_task(pixels)
     lines = time_methods(Run("bench", recipe=recipe), task, machine, wanted, rounds, updates, settings or ())
     if as_json:
         values = {"device": machine.name, "kernels": machine.kernels, "settings": settings or []}
+        timed = {"net": recipe.net, "size": pixels, "batch": batch, "rounds": rounds}
         timings = {"methods": [asdict(line) for line in lines], "run_ratios": run_ratios(lines)}
-        print(json.dumps({**values, **timings}))
+        print(json.dumps({**values, **timed, **timings}))
     else:
         console.show_bench(lines, machine.name, recipe.net)

@@ -21,7 +21,7 @@ from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import Experiment, key
 from fasten.files import alone_in, sweep, write_text
 from fasten.grid.cluster import Cluster, room_on_ray
-from fasten.grid.speed import Speed, measured
+from fasten.grid.speed import BATCH, NET, SIZE, Speed, measured
 from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, place_of, read_summary
 from fasten.grid.workers import Job, Room, Watch, read_devices, room_here, sweep_logs
 from fasten.records import Record, Run, epochs_so_far, read_record
@@ -34,6 +34,7 @@ from fasten.sentences import sentence
 
 LOGS = "logs"  # of parallel runs that failed
 SHARE = 0.02  # of the time, at most, goes into rewriting tables while runs are going on
+PAPERS = {"net": NET, "size": SIZE, "batch": BATCH, "settings": []}  # what a bench has to time
 WRITERS: dict[str, Callable[[Outcome], str]] = {
     "txt": paper.text_table,
     "md": paper.markdown,
@@ -82,9 +83,17 @@ def bench_of(out: Path) -> dict[str, Any]:
         ratios = {name: float(ratio) for name, ratio in found["run_ratios"].items()}
         if not all(0 < ratio < math.inf for ratio in ratios.values()):
             raise ValueError("a ratio of times is a positive number")
-        return {"device": str(found["device"]), "run_ratios": ratios}
+        known = {"device": str(found["device"]), "run_ratios": ratios}
+        timed = {name: found.get(name, "unknown") for name in ("net", "size", "batch", "settings")}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{out / BENCH} is not what `fasten bench --json` prints; remove or replace it") from None
+    if timed != PAPERS:
+        said = ", ".join(f"{name} {timed[name]}" for name in timed if timed[name] != PAPERS[name])
+        cure = f"fasten bench --methods all --net {NET} --size {SIZE} --batch {BATCH} --json"
+        raise ValueError(
+            f"{out / BENCH} has times of other runs than the paper's ({said}); replace it by those of `{cure}`"
+        )
+    return known
 
 
 class Pace:
@@ -199,7 +208,8 @@ class Tables:
     def _look(self, experiments: Sequence[Experiment]) -> None:
         for experiment in experiments:
             records, running = _records(experiment, self.plan, self.out), self.running.values()
-            self.outcomes[experiment.name] = paper.outcome_of(experiment, records, running, self.bench["run_ratios"])
+            timed = self.bench["run_ratios"], self.bench["device"]
+            self.outcomes[experiment.name] = paper.outcome_of(experiment, records, running, *timed)
 
     def _write_summary(self) -> Summary:
         return _write_summary(self.plan, self.out, [*self.outcomes.values()], self.errors, self.bench)

@@ -41,6 +41,7 @@ class Outcome:
     experiment: Experiment
     results: tuple[Result, ...]
     lines: tuple[Line, ...]
+    timed_on: str = ""  # the device of the bench
 
     @property
     def known(self) -> bool:
@@ -53,11 +54,12 @@ def outcome_of(
     records: Iterable[Record],
     running: Iterable[Run] = (),
     ratios: Mapping[str, float] | None = None,
+    timed_on: str = "",
 ) -> Outcome:
     """An experiment with its results from the finished runs among the records, and with the runs in progress.
 
     A record belongs to a cell if it is of the cell's run or of one of its rivals, whatever its seed. `ratios` are the
-    time ratios of a bench, by row.
+    time ratios of a bench, by row, and `timed_on` is its device.
     """
     found, under_way = by_run(records), {base(run) for run in running}
     timed = ratios or {}
@@ -68,7 +70,7 @@ def outcome_of(
         for cell in experiment.cells
     )
     lines = tuple(_line(curve, found.get(base(curve.run), {})) for curve in experiment.curves)
-    return Outcome(experiment, results, lines)
+    return Outcome(experiment, results, lines, timed_on)
 
 
 def result_of(cell: Cell, values: Sequence[float], running: bool = False) -> Result:

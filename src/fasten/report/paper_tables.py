@@ -207,6 +207,8 @@ def _remarks(outcome: Outcome) -> list[str]:
     if quoted:
         listed = "; ".join(f"{', '.join(dict.fromkeys(rows))} ({source})" for source, rows in quoted.items())
         remarks.append(f"Quoted, not run: {listed}.")
+    if outcome.timed_on and any(result.cell.bench and result.values for result in outcome.results):
+        remarks.append(f"Our times: measured on {outcome.timed_on}.")
     return remarks + ([outcome.experiment.about] if outcome.experiment.about else [])
 
 
