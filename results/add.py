@@ -15,7 +15,7 @@ from fasten.datasets import Place, find_dataset
 from fasten.experiments.spec import key
 from fasten.files import write_text
 from fasten.options import apply_settings, find_method, option_defaults
-from fasten.records import Record, Run, read_record
+from fasten.records import Record, Run, read_record, taken_back
 
 HERE = Path(__file__).parent
 DIGITS = 7  # more than any measurement is accurate to
@@ -27,6 +27,8 @@ def slim(record: Record, commit: str | None = None, shared: bool = False) -> Rec
     """The part of a record that is kept: numbers to seven significant digits, without paths of the machine."""
     if record["result"] is None:
         raise ValueError("the run has not finished; finish it with `fasten resume` first")
+    if went := taken_back(record):
+        raise ValueError(f"the run {went}, so it is another than its settings say; train it anew with a lower rate")
     environment = {name: value for name, value in record["environment"].items() if name != "how"}
     if find_dataset(record["run"]["dataset"]).given:
         _check_labels(record["environment"].get("how", {}).get("label_set"))

@@ -178,6 +178,7 @@ def test_runs_with_other_options_have_other_names():
     [
         ({"result": None}, "has not finished"),
         ({"environment": {"commit": None}}, "40 hexadecimal digits"),
+        ({"rewinds": [{"rate_factor": 0.1}]}, "diverged and continued with 0.1 of its learning rate"),
         ({"notes": ["weights from /home/me/resnet.safetensors"]}, "a path of the machine"),
         (
             {"run": {"dataset": "cifar10n", "method": "fasten"}, "environment": {"how": {"label_set": "aggregate"}}},

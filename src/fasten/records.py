@@ -38,13 +38,13 @@ FORMS: dict[type, tuple[str, ...]] = {
         *("evaluation.evidence", "evaluation.evidence.corrections.precision", "evaluation.evidence.calibration"),
         *("evaluation.evidence.calibration.before", "evaluation.evidence.calibration.after"),
         *("evaluation.evidence.corrections", "evaluation.evidence.threshold", "evaluation.evidence.dependence"),
-        *("evaluation.evidence.wrong", "evaluation.evidence.sample", "data.columns.*"),
+        *("evaluation.evidence.wrong", "evaluation.evidence.sample", "data.columns.*", "rewinds.*"),
     ),
     list: (
         *("run.recipe.milestones", "data.class_names", "data.shape", "data.mean", "data.std", "data.feature_names"),
         *("data.columns", "data.columns.*.categories"),
         *("epochs", "epochs.*.chi2", "evaluation.transition.given", "evaluation.transition.given.*", "notes"),
-        *("evaluation.evidence.calibration.before.bins", "evaluation.evidence.calibration.after.bins"),
+        *("evaluation.evidence.calibration.before.bins", "evaluation.evidence.calibration.after.bins", "rewinds"),
     ),
     str: (
         *("run.dataset", "run.noise", "run.method", "run.recipe.net", "data.class_names.*", "result.selected_by"),
@@ -54,7 +54,7 @@ FORMS: dict[type, tuple[str, ...]] = {
         *("evaluation.transition.given.*.*", "data.mean.*", "data.std.*", "run.recipe.rate", "run.recipe.momentum"),
         *("run.recipe.weight_decay", "result.test_accuracy", "result.valid_accuracy", "epochs.*.corrected_fraction"),
         *("epochs.*.t_diagonal", "epochs.*.t_diagonal_true", "epochs.*.chi2.*", "evaluation.relabel.*"),
-        *("evaluation.relabel_corrected.*", "evaluation.detection.*.*", "data.columns.*.fill"),
+        *("evaluation.relabel_corrected.*", "evaluation.detection.*.*", "data.columns.*.fill", "rewinds.*.rate_factor"),
     ),
     int: (
         *("data.shape.*", "run.seed", "run.recipe.epochs", "run.recipe.batch_size", "run.recipe.milestones.*"),
@@ -215,6 +215,16 @@ def read_record(folder: Path) -> Record:
     if wrong is not None:
         raise ValueError(f"{path} is damaged ({wrong[0]} is not a {KINDS[wrong[1]]}); run it again in another folder")
     return record
+
+
+def taken_back(record: Record) -> str | None:
+    """How a run went on after it had diverged; None if it never did.
+
+    >>> taken_back({"rewinds": [{"rate_factor": 0.1}, {"rate_factor": 0.01}]})
+    'diverged and continued with 0.01 of its learning rate'
+    """
+    rewinds = record.get("rewinds")
+    return f"diverged and continued with {rewinds[-1]['rate_factor']:g} of its learning rate" if rewinds else None
 
 
 def _refuse_constant(name: str) -> None:

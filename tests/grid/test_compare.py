@@ -287,6 +287,15 @@ def test_the_same_files_by_other_paths_are_the_same_data(folder, capsys):
     refuse(f"compare items.csv --verified other-checked.csv {rest} --out out", capsys, 'not {"verified": "other')
 
 
+def test_a_run_that_went_on_with_a_lower_rate_after_it_diverged_is_noted(copy, capsys):
+    run = copy / "cross-entropy-seed1"
+    write_record(run, {**read_record(run), "rewinds": [{"rate_factor": 0.1}, {"rate_factor": 0.01}]})
+    answer(f"{COMMAND} --out out", capsys)
+    note = "cross-entropy, seed 1, diverged and continued with 0.01 of its learning rate"
+    assert read(copy)["notes"] == [note]
+    assert all(note in (copy / name).read_text() for name in ("compare.md", "compare.html"))
+
+
 def test_nothing_is_added_to_runs_with_other_noise(folder, capsys):
     def write_noise(rate: float) -> None:
         np.savetxt(folder / "T.csv", (1 - rate) * np.eye(10) + rate / 10, delimiter=",")

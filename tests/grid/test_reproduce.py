@@ -35,7 +35,7 @@ from fasten.grid.wanted import choose, find_records, own_records
 from fasten.grid.workers import Job
 from fasten.methods import METHODS
 from fasten.nets import build_backbone
-from fasten.records import Run, read_record
+from fasten.records import Run, read_record, write_record
 from fasten.report.paper import outcome_of
 from fasten.runs.training import Settings
 
@@ -361,6 +361,36 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(folder, capsys, monkeypat
     assert main(shlex.split(f"{command} --json")) == 1  # it is tried again
 
 
+def take_back(folder: Path) -> None:
+    """As if the run had diverged, and had gone on with `fasten resume --on-nan rewind`."""
+    write_record(folder, {**read_record(folder), "rewinds": [{"rate_factor": 0.1}]})
+
+
+def test_a_run_that_went_on_with_a_lower_rate_after_it_diverged_does_not_count(made, capsys):
+    folder = Path("out/runs") / key(run_of("clean-only"))
+    take_back(folder)
+    states = [run["state"] for run in json.loads(answer(f"{COMMAND} --dry-run --json", capsys))["runs"]]
+    assert states == ["taken back", *["recorded"] * 5]
+    assert main(shlex.split(f"{COMMAND} --json")) == 1
+    (failed,) = read()["failed"]
+    said = f"it diverged and continued with a lower learning rate than the paper's; remove {folder}, and the same"
+    assert failed == {"key": folder.name, "error": f"{said} command starts it again"}
+    assert cells()["clean-only", "40%"]["values"] == accuracies(run_of("clean-only"), seeds=(1,))
+    shutil.rmtree(folder)
+    answer(COMMAND, capsys)
+    assert cells()["clean-only", "40%"]["n"] == 2
+
+
+def test_a_run_that_is_taken_back_while_it_goes_on_does_not_count(folder, capsys, monkeypatch):
+    """Such as one that was interrupted after that."""
+    whole = workers.train
+    monkeypatch.setattr(workers, "train", lambda run, folder, how: (whole(run, folder, how), take_back(folder)))
+    command = "reproduce small --device cpu --seeds 1 --only row=clean-only --out out"
+    assert main(shlex.split(command)) == 1
+    assert "seed 0: failed: it diverged and continued with a lower learning rate" in capsys.readouterr().err
+    assert statuses() == ["not run"]
+
+
 def test_side_by_side_gives_the_same_and_tells_how_far_it_is(folder, capsys, monkeypatch):
     command = "reproduce small --device cpu --seeds 1 --only column=40%"
     answer(f"{command} --out out", capsys)
@@ -475,6 +505,7 @@ def test_of_several_records_the_first_folder_and_name_counts(record):
         lambda r: r["run"]["recipe"].update(rate=0.21),
         lambda r: r.update(result=None),
         lambda r: r.update(schema=2),
+        lambda r: r.update(rewinds=[{"rate_factor": 0.1}]),
         lambda r: r["environment"]["how"].update(label_set="aggregate"),
         lambda r: r.pop("epochs"),
     ],

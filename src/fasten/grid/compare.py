@@ -27,7 +27,7 @@ from fasten.machine import choose_machine
 from fasten.methods import METHODS, Entry
 from fasten.options import apply_settings, find_method, option_types
 from fasten.own import AS_GIVEN, Own
-from fasten.records import Record, Run, read_record
+from fasten.records import Record, Run, read_record, taken_back
 from fasten.report.comparison import csv_text, markdown, render
 from fasten.runs.beginnings import check_plan, check_same, holds, record_in
 from fasten.runs.building import build_method, plan_of
@@ -165,7 +165,10 @@ def _outcome(run: Run, record: Record | None, error: str | None = None) -> RunOu
         return RunOutcome(run.method, run.seed, "failed" if error else "open", error=error)
     keys = ("test_accuracy", "valid_accuracy", "train_seconds", "peak_memory_bytes")
     values = {key: record["result"][key] for key in keys} | {"rows_valid": record["data"].get("rows_valid")}
-    values["notes"] = tuple(note for note in record.get("notes", []) if note.endswith(AS_GIVEN))
+    notes = [note for note in record.get("notes", []) if note.endswith(AS_GIVEN)]
+    if went := taken_back(record):
+        notes.append(f"{run.method}, seed {run.seed}, {went}")
+    values["notes"] = tuple(notes)
     return RunOutcome(run.method, run.seed, "finished", **values, device=record["environment"].get("device"))
 
 

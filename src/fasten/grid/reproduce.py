@@ -24,7 +24,7 @@ from fasten.grid.cluster import Cluster, room_on_ray
 from fasten.grid.speed import BATCH, NET, SIZE, Speed, measured
 from fasten.grid.wanted import BENCH, SCHEMA, SUMMARY, Plan, Summary, place_of, read_summary
 from fasten.grid.workers import Job, Room, Watch, read_devices, room_here, sweep_logs
-from fasten.records import Record, Run, epochs_so_far, read_record
+from fasten.records import Record, Run, epochs_so_far, read_record, taken_back
 from fasten.report import paper
 from fasten.report.outcomes import Line
 from fasten.report.paper import Outcome, Result
@@ -138,7 +138,7 @@ def reproduce(
     going: Going = lambda running, share: None,
 ) -> tuple[Summary, list[Outcome]]:
     """Carry out the runs that are missing or unfinished, and write every table and figure, also if that is stopped."""
-    bench, errors = bench_of(out), _not_to_begin(plan.missing, how.place)
+    bench, errors = bench_of(out), _not_to_begin(plan, out, how.place)
     todo = [run for run in plan.missing if key(run) not in errors]
     if not todo and len(plan.missing) == len(plan.runs) > 0:  # no run can be started, and none is recorded
         raise ValueError(next(iter(errors.values())))
@@ -215,11 +215,19 @@ class Tables:
         return _write_summary(self.plan, self.out, [*self.outcomes.values()], self.errors, self.bench)
 
 
-def _not_to_begin(runs: Sequence[Run], place: Place) -> dict[str, str]:
-    """Runs, by key, whose data or weights cannot be read, and why."""
+def _not_to_begin(plan: Plan, out: Path, place: Place) -> dict[str, str]:
+    """Runs, by key, that are not the paper's any more, or whose data or weights cannot be read, and why."""
+    back = {key(w.run): _not_the_papers(_folder(w.run, out)) for w in plan.runs if w.state == "taken back"}
+    runs = plan.missing
     needs = [(run.dataset, run.recipe.weights) for run in runs]
     faults = {need: _fault(*need, place) for need in dict.fromkeys(needs)}
-    return {key(run): fault for run, need in zip(runs, needs, strict=True) if (fault := faults[need]) is not None}
+    unread = {key(run): fault for run, need in zip(runs, needs, strict=True) if (fault := faults[need]) is not None}
+    return unread | back
+
+
+def _not_the_papers(folder: Path) -> str:
+    said = "it diverged and continued with a lower learning rate than the paper's"
+    return f"{said}; remove {folder}, and the same command starts it again"
 
 
 def _fault(dataset: str, weights: str | None, place: Place) -> str | None:
@@ -266,7 +274,9 @@ def _carry_out(
         going(running, pace.share())
 
     def done(job: Job, error: str | None) -> None:
-        result = None if error is not None else read_record(job.folder)["result"]
+        record = {} if error is not None else read_record(job.folder)
+        error = _not_the_papers(job.folder) if taken_back(record) else error
+        result = None if error is not None else record["result"]
         tables.ended(job.run, error)
         pace.ended.add(job.folder)
         made(Made(job.run, result, error, len(pace.ended), len(todo), pace.seconds_left()))
@@ -282,7 +292,7 @@ def _records(experiment: Experiment, plan: Plan, out: Path) -> list[Record]:
     """The records of an experiment's runs, as far as there are any."""
     mine = [wanted for wanted in (*plan.runs, *plan.shown_before) if experiment.name in wanted.experiments]
     found = [read_record(w.record) if w.record else record_in(_folder(w.run, out)) for w in mine]
-    return [record for record in found if record is not None]
+    return [record for record in found if record is not None and not taken_back(record)]
 
 
 def _write_summary(

@@ -53,7 +53,7 @@ class RunOutcome:
     device: str | None = None
     error: str | None = None  # why it failed
     rows_valid: int | None = None
-    notes: tuple[str, ...] = ()  # of its record, those that also hold for a comparison on the same rows
+    notes: tuple[str, ...] = ()  # of its record, those that matter to a comparison
 
 
 def folder_name(run: Run) -> str:

@@ -17,7 +17,7 @@ from fasten.grid.compare import read_seeds
 from fasten.grid.speed import measured
 from fasten.options import apply_settings
 from fasten.records import SCHEMA as RECORD_SCHEMA
-from fasten.records import Run
+from fasten.records import Run, taken_back
 from fasten.report.names import paper_name
 from fasten.report.values import setting
 from fasten.runs.beginnings import record_in
@@ -52,7 +52,7 @@ class Wanted:
 
     run: Run
     experiments: tuple[str, ...]
-    state: Literal["recorded", "unfinished", "missing"]
+    state: Literal["recorded", "unfinished", "missing", "taken back"]  # after it had diverged: it is not the paper's
     record: Path | None = None  # of a finished run
 
 
@@ -250,10 +250,12 @@ def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) 
             raise ValueError(f"{said}; remove that folder, or choose another --out") from None
         if there != key(run):
             raise ValueError(f"{folder} holds another run; choose another --out")
-        if record["result"] is not None:
+        if record["result"] is not None and not taken_back(record):
             return Wanted(run, tuple(users), "recorded", folder / "record.json")
     if elsewhere is not None:
         return Wanted(run, tuple(users), "recorded", elsewhere)
+    if record is not None and taken_back(record):
+        return Wanted(run, tuple(users), "taken back")
     return Wanted(run, tuple(users), "missing" if record is None else "unfinished")
 
 
@@ -277,10 +279,12 @@ def find_records(folders: Iterable[Path], runs: Mapping[str, Run]) -> dict[str, 
 
 
 def _key_of(path: Path) -> str | None:
-    """The key of a finished record; None for any other file, or if its label set is not the default."""
+    """The key of a finished record; None for any other file, after a divergence, or if the labels are another set."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["schema"] != RECORD_SCHEMA or record["result"] is None or "epochs" not in record:
+            return None
+        if record.get("rewinds"):
             return None
         how = record["environment"].get("how") or {}
         return key(Run.from_json(record["run"])) if how.get("label_set", Place.label_set) == Place.label_set else None
