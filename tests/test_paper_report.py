@@ -294,6 +294,13 @@ def test_a_table_is_drawn_by_its_columns():
     assert panel.series[0].paper == [(0.0, 91.94, 0.28), (1.0, 79.52, 0.78)]
 
 
+def test_a_part_is_drawn_with_its_columns_in_the_order_of_the_whole():
+    part = replace(MAIN, cells=(MAIN.cells[1], replace(MAIN.cells[0], row="l2rw")), whole=MAIN.cells)
+    (panel,) = panels(outcome_of(part, RECORDS))
+    assert panel.ticks == ("symmetric 20%", "symmetric 80%")
+    assert panel.series[0].paper == [(1.0, 79.52, 0.78)]
+
+
 def test_a_wide_range_has_a_logarithmic_axis_and_panels_their_own_axes():
     chi2 = replace(CURVE, of=lambda record: [(1.0, 0.5), (2.0, 0.001)], panel="χ²")
     figure = Figure(layout="constrained")

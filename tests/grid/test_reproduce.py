@@ -256,6 +256,16 @@ def test_only_limits_the_runs_and_a_table_keeps_its_other_cells(made, capsys):
     assert list(cells(out=Path("new"))) == [("clean-only", "40%")]
 
 
+def test_a_part_of_a_table_has_its_columns_in_the_order_of_the_whole(folder, capsys, monkeypatch):
+    def turned(setting) -> Experiment:
+        first, second, third, *_ = small(setting).cells
+        return replace(small(setting), cells=(replace(first, column="20%"), second, third))
+
+    monkeypatch.setitem(EXPERIMENTS, "small", turned)
+    answer("reproduce small --device cpu --seeds 1 --only method=cross-entropy --out out", capsys)
+    assert re.search("^ +20% +40%$", Path("out/small.txt").read_text(), re.MULTILINE)
+
+
 def test_only_of_a_figure_keeps_its_other_curves(folder, capsys, monkeypatch):
     def both(setting) -> Experiment:
         (curve,) = losses(setting).curves

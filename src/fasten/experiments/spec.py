@@ -70,6 +70,11 @@ class Experiment:
     about: str = ""  # quirks of the paper that are followed, and what is not comparable
     x: str = ""  # names of a figure's axes
     y: str = ""
+    whole: tuple[Cell, ...] = ()  # all cells, if `cells` are a part of them
+
+    def columns(self, panel: str) -> list[tuple[str, float | None]]:
+        """Name and x of each column of a panel, in the order of the whole table."""
+        return list(dict.fromkeys((c.column, c.x) for c in self.whole or self.cells if c.panel == panel))
 
     def runs(self, seeds: Sequence[int] = (0,)) -> list[Run]:
         """Each run once, for each seed."""

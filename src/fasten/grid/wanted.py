@@ -236,7 +236,8 @@ def _places(made: Summary) -> set[tuple[Any, ...]]:
 
 def _part(whole: Experiment, places: Collection[tuple[Any, ...]]) -> Experiment:
     cells = tuple(cell for cell in whole.cells if place_of(vars(cell)) in places)
-    return replace(whole, cells=cells, curves=tuple(curve for curve in whole.curves if place_of(vars(curve)) in places))
+    curves = tuple(curve for curve in whole.curves if place_of(vars(curve)) in places)
+    return replace(whole, cells=cells, curves=curves, whole=whole.cells)
 
 
 def _look_up(run: Run, users: Sequence[str], out: Path, elsewhere: Path | None) -> Wanted:

@@ -98,6 +98,7 @@ def panels(outcome: Outcome) -> list[Panel]:
     return [
         _panel(
             title,
+            [column for column, _ in outcome.experiment.columns(title)],
             [result for result in outcome.results if result.cell.panel == title],
             [line for line in outcome.lines if line.curve.panel == title],
         )
@@ -105,10 +106,11 @@ def panels(outcome: Outcome) -> list[Panel]:
     ]
 
 
-def _panel(title: str, results: Sequence[Result], lines: Sequence[Line]) -> Panel:
+def _panel(title: str, columns: Sequence[str], results: Sequence[Result], lines: Sequence[Line]) -> Panel:
     shown = [result for result in results if not result.cell.bench]
     numeric = bool(lines) or any(result.cell.x is not None for result in shown)
-    ticks = () if numeric else tuple(dict.fromkeys(result.cell.column for result in shown))
+    there = () if numeric else {result.cell.column for result in shown}
+    ticks = tuple(column for column in dict.fromkeys(columns) if column in there)
     times = {result.cell.row: result.mean for result in results if result.cell.bench}
     series: dict[str, Series] = {}
     for result in shown:

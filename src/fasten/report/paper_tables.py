@@ -74,7 +74,8 @@ def blocks(outcome: Outcome) -> list[Block]:
     """The tables of an outcome: those of its cells, panel by panel, then those of its curves."""
     cells = _panels(outcome.results, lambda result: result.cell.panel)
     curves = _panels(outcome.lines, lambda line: line.curve.panel)
-    made = [_cell_block(panel, results) for panel, results in cells.items()]
+    order = {panel: [_column(*column) for column in outcome.experiment.columns(panel)] for panel in cells}
+    made = [_cell_block(panel, results, order[panel]) for panel, results in cells.items()]
     return made + [_curve_block(panel, lines, outcome.experiment.x) for panel, lines in curves.items()]
 
 
@@ -126,12 +127,14 @@ def _panels(items: Iterable[T], panel: Callable[[T], str]) -> dict[str, list[T]]
     return found
 
 
-def _cell_block(panel: str, results: Sequence[Result]) -> Block:
+def _cell_block(panel: str, results: Sequence[Result], order: Sequence[str]) -> Block:
     compared = any(result.cell.paper is not None for result in results)
-    places = {(paper_name(result.cell.row), _column(result)): entry(result, compared) for result in results}
+    names = [(paper_name(result.cell.row), _column(result.cell.column, result.cell.x)) for result in results]
+    places = {name: entry(result, compared) for name, result in zip(names, results, strict=True)}
     if len(places) < len(results):
         raise ValueError(f"two cells of {panel or 'a table'} have the same row and column; give them different names")
-    rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+    rows, there = (list(dict.fromkeys(some)) for some in zip(*places, strict=True))
+    columns = [column for column in dict.fromkeys(order) if column in there]
     to_come = not any(result.values for result in results) and any(result.status != "quoted" for result in results)
     if len(columns) == 1:  # one column leaves room to show the parts side by side
         flat = tuple(((row,), *((line,) for line in entry)) for (row, _), entry in places.items())
@@ -142,9 +145,8 @@ def _cell_block(panel: str, results: Sequence[Result]) -> Block:
     return Block(panel, ("", *columns), made, to_come)
 
 
-def _column(result: Result) -> str:
-    x = result.cell.x
-    return paper_name(result.cell.column) or ("" if x is None else f"{x:g}")
+def _column(name: str, x: float | None) -> str:
+    return paper_name(name) or ("" if x is None else f"{x:g}")
 
 
 def entry(result: Result, compared: bool = True) -> Entry:
