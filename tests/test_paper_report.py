@@ -227,7 +227,7 @@ def check_latex(text):
     assert all(ord(c) < 0x180 for c in text)
     assert re.findall(r"\\begin{(\w+)}", text).count("table") == re.findall(r"\\end{(\w+)}", text).count("table")
     for columns, body in re.findall(r"\\begin{tabular}{(l?c*)}(.*?)\\end{tabular}", text, re.DOTALL):
-        inside = re.sub(r"\\shortstack(\[l])?{[^{}]*}", "", body).replace(r"\&", "")
+        inside = re.sub(r"\\noalign{\\smallskip}|\[4pt]", "", body).replace(r"\&", "")
         lines = [line for line in inside.split(r"\\") if line.replace(r"\hline", "").strip()]
         assert {line.count("&") for line in lines} == {len(columns) - 1}
 
@@ -238,16 +238,49 @@ def test_latex_escapes_what_means_something_to_it():
     check_latex(text)
     assert r"50\% \& \#1\_\{x\}" in text
     assert r"$\hat{T}$ $-$ $\lambda$$^2$" in text
-    assert r"80.00 $\pm$ 2.48 (3)" in text
+    assert r"80.00$\pm$2.48 (3)" in text
 
 
 def test_latex_stacks_a_cell_beside_what_its_lines_are():
     text = latex(outcome_of(MAIN, RECORDS))
-    assert r"\shortstack[l]{L2RW \\ paper \\ status} &" in text
-    assert r"& \shortstack{24.23 (1) \\ 42.60 $\pm$ 1.71 \\ below} \\[4pt]" in text
+    lines = ["L2RW &  & 24.23 (1)", r"paper &  & 42.60$\pm$1.71", "status &  & below"]
+    assert " \\\\\n".join(lines) + " \\\\[4pt]\n" in text
     flat = latex(outcome_of(table(cell()), RECORDS))  # one column: side by side
-    assert r"FasTEN & 80.00 $\pm$ 2.48 (3) & 79.52 $\pm$ 0.78 & reproduced \\" in flat
-    assert not re.search(r"shortstack|\[4pt]|smallskip", flat)
+    assert r"FasTEN & 80.00$\pm$2.48 (3) & 79.52$\pm$0.78 & reproduced \\" in flat
+    assert "[4pt]" not in flat
+
+
+def widths(text: str) -> list[int]:
+    """Of each table: the characters of its widest column texts together, as LaTeX shows them."""
+    found = []
+    for body in re.findall(r"\\begin{tabular}{l?c*}(.*?)\\end{tabular}", text, re.DOTALL):
+        shown = re.sub(r"\\noalign{\\smallskip}|\[4pt]|\\hline|\\(?=%)", "", body).replace(r"$\pm$", "±")
+        lines = [[part.strip() for part in line.split("&")] for line in shown.split(r"\\") if line.strip()]
+        found.append(sum(max(map(len, column)) for column in zip(*lines, strict=True)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "size", "header"),
+    [
+        (3, "symmetric 80%", "scriptsize", "FasTEN &"),
+        (5, "a name that is longer than the numbers", "scriptsize", "& a name that"),
+        (6, "asymmetric 80%", "tiny", "& asymmetric"),
+        (7, "asymmetric 80%", "tiny", "& (3)"),
+    ],
+)
+def test_latex_breaks_what_is_too_wide_for_a_page(columns, name, size, header):
+    cells = [cell(row, f"{name} {x}") for row in ("fasten", "mlac") for x in range(columns)]
+    text = latex(outcome_of(table(*cells), RECORDS))
+    check_latex(text)
+    assert f"\\{size}\n" in text
+    assert header in text
+    assert max(widths(text)) + 1.5 * (columns + 1) <= (88 if size == "scriptsize" else 103)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_fits_a_page_of_latex(name):
+    assert max(widths(latex(outcome_of(EXPERIMENTS[name](PAPER), [])))) <= 100
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -28,6 +28,6 @@ def clothing1m(setting: Setting) -> Experiment:
         "table",
         tuple(cells),
         about="The authors ran L2RW, and FasTEN with and without correction; they quote the other numbers, and so do "
-        f"we. The network starts from ImageNet weights, {WEIGHTS} under --root. The paper does not state λ, ρ and the "
-        "weight decay; we use those of CIFAR. L2RW runs without momentum, as in its recipe.",
+        f"we. The network starts from ImageNet weights, {WEIGHTS} under `--root`. The paper does not state λ, ρ and "
+        "the weight decay; we use those of CIFAR. L2RW runs without momentum, as in its recipe.",
     )

@@ -52,6 +52,9 @@ LATEX = {
     **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "’": "'", "ȳ": r"$\bar{y}$"},
 }
 HATTED = "[A-Za-z]\u0302|[^`]"  # a letter with a hat over it, or any other character
+WHOLE, SHORT = 1000, 13  # characters in a line of a cell: any, and in a table that is too wide otherwise
+SIZES = (("scriptsize", 88, WHOLE), ("tiny", 103, WHOLE), ("tiny", 103, SHORT))  # of letters; how many fit into a line
+GAP = 1.5  # characters between two columns
 LATIN = 0x180  # letters up to here are in LaTeX's usual fonts
 
 
@@ -282,20 +285,19 @@ def _field(value: object) -> object:
 
 def _latex_block(name: str, title: str, number: int, block: Block) -> str:
     caption = _latex(f"{title}. {block.title}" if block.title else title)
-    rows = [((*row[0], *UNDER), *row[1:]) for row in block.rows] if block.stacked else block.rows
-    lines = [_latex_stack(row[0], "[l]") + "".join(f" & {_latex_stack(entry)}" for entry in row[1:]) for row in rows]
-    below, between = ("\\noalign{\\smallskip}", "[4pt]") if block.stacked else ("", "")  # stacks have no room above
-    body = f" \\\\{between}\n".join(lines)
+    size, header, rows = _fitted(block)
+    between = "[4pt]" if block.stacked else ""
+    body = f" \\\\{between}\n".join(map(_latex_lines, rows))
     return f"""\\begin{{table}}[ht]
 \\centering
 \\caption{{{caption}}}
 \\label{{tab:{name}-{number}}}
-\\scriptsize
-\\setlength{{\\tabcolsep}}{{3pt}}
+\\{size}
+\\setlength{{\\tabcolsep}}{{{2 if size == "tiny" else 3}pt}}
 \\begin{{tabular}}{{l{"c" * (len(block.header) - 1)}}}
-\\hline
-{" & ".join(map(_latex, block.header))} \\\\
-\\hline{below}
+\\hline\\noalign{{\\smallskip}}
+{_latex_lines(header)} \\\\
+\\hline\\noalign{{\\smallskip}}
 {body} \\\\
 \\hline
 \\end{{tabular}}
@@ -303,9 +305,41 @@ def _latex_block(name: str, title: str, number: int, block: Block) -> str:
 """
 
 
-def _latex_stack(entry: Entry, side: str = "") -> str:
-    shown = [_latex(line) for line in entry]
-    return shown[0] if len(shown) == 1 else f"\\shortstack{side}{{" + " \\\\ ".join(shown) + "}"
+def _fitted(block: Block) -> tuple[str, list[Entry], list[list[Entry]]]:
+    """The size of letters, the lines of the header and those of each row, as wide as a page's text if that is possible.
+
+    First the names in the header are broken into lines as narrow as what is below them, then letters are smaller, then
+    all lines are broken.
+    """
+    named = [((*row[0], *UNDER), *row[1:]) for row in block.rows] if block.stacked else block.rows
+    names, number = [(name,) for name in block.header], len(block.header)
+    for size, room, most in SIZES:
+        rows = [_lines(row, [most] * number) for row in named]
+        widths = _widths([line for row in rows for line in row], number)
+        for header in (_lines(names, [most] * number), _lines(names, [max(SHORT, width) for width in widths])):
+            if sum(map(max, widths, _widths(header, number))) + GAP * number <= room:
+                return size, header, rows
+    return size, header, rows
+
+
+def _lines(row: Sequence[Entry], most: Sequence[int]) -> list[Entry]:
+    """The lines of a row, each with a text for every column; texts are broken at spaces, and stay side by side."""
+    found: list[Entry] = []
+    for texts in zip_longest(*row, fillvalue=""):
+        parts = [
+            textwrap.wrap(text.replace(" ± ", "±"), length, break_long_words=False, break_on_hyphens=False)
+            for text, length in zip(texts, most, strict=True)
+        ]
+        found += zip_longest(*parts, fillvalue="")
+    return found
+
+
+def _widths(lines: Sequence[Entry], number: int) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*lines, strict=True)] if lines else [0] * number
+
+
+def _latex_lines(lines: Sequence[Entry]) -> str:
+    return " \\\\\n".join(" & ".join(map(_latex, line)) for line in lines)
 
 
 def _latex(text: str) -> str:
