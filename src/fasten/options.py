@@ -7,6 +7,7 @@ import math
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -33,9 +34,15 @@ def _constructor(entry: Entry) -> Any:
     return inspect.getattr_static(entry.build, "__init__")
 
 
+@cache
+def _hints(owner: Any, extras: bool = False) -> dict[str, Any]:
+    """The types of a class's fields or a function's parameters. Python takes long to find them."""
+    return get_type_hints(owner, include_extras=extras)
+
+
 def option_types(entry: Entry) -> dict[str, Any]:
     """The types of a method's options, its keyword-only parameters; `oracle` is a switch: the run adds the matrix."""
-    hints = get_type_hints(_constructor(entry))
+    hints = _hints(_constructor(entry))
     parameters = inspect.signature(entry.build).parameters.values()
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in FROM_DATA]
     for name in names:
@@ -66,7 +73,7 @@ def apply_settings(
     {'threshold': 0.9}
     """
     entry = find_method(method)
-    option_hints, recipe_hints = option_types(entry), get_type_hints(Recipe)
+    option_hints, recipe_hints = option_types(entry), _hints(Recipe)
     recipe = entry.schedule.applied(recipe) if entry.schedule else recipe
     options: dict[str, Any] = {}
     changes: dict[str, Any] = {}
@@ -108,8 +115,8 @@ def rate_of(method: str, options: Mapping[str, Any], recipe: Recipe) -> tuple[st
 
 def check_settings(method: str, options: Mapping[str, Any], recipe: Recipe) -> None:
     """Refuse numbers outside the ranges that methods and the recipe declare."""
-    check_ranges(options, get_type_hints(_constructor(find_method(method)), include_extras=True))
-    check_ranges(vars(recipe), get_type_hints(Recipe, include_extras=True))
+    check_ranges(options, _hints(_constructor(find_method(method)), extras=True))
+    check_ranges(vars(recipe), _hints(Recipe, extras=True))
 
 
 def parse(key: str, text: str, kind: Any) -> Any:

@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -88,7 +88,7 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, equal to those that are read back from a file."""
-        recipe = {**asdict(self.recipe), "milestones": list(self.recipe.milestones)}
+        recipe = {**vars(self.recipe), "milestones": list(self.recipe.milestones)}
         for name in LATER:
             if recipe[name] == getattr(Recipe, name):
                 del recipe[name]

@@ -221,6 +221,8 @@ def _with_those_there(
 
 
 def _whole(chosen: Sequence[Experiment], wish: Wish) -> list[Experiment]:
+    if not wish.only:
+        return list(chosen)
     every = {experiment.name: experiment for experiment in experiments_of(replace(wish, only=()))}
     return [every[experiment.name] for experiment in chosen]
 
