@@ -401,4 +401,4 @@ def test_a_cell_without_a_run_is_quoted_unless_a_bench_can_fill_it():
     assert status(None, hours) == "quoted"
     assert status(None, cell("clothing1m", "with a clean set", "glc", "accuracy")) == "quoted"
     assert status(None, cell("correction", "CIFAR-10", "fasten", "20%")) == "not run"
-    assert status(91.0, cell("correction", "CIFAR-10", "fasten", "20%")) == "ours"
+    assert status(91.0, cell("correction", "CIFAR-10", "fasten", "20%")) == "not in the paper"

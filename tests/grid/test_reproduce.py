@@ -143,7 +143,7 @@ def test_the_numbers_are_those_of_the_records(made):
         assert cell["n"] == 2
         assert cell["mean"] == pytest.approx(np.mean(values))
         assert cell["ci95"] == pytest.approx(T_ONE * np.std(values, ddof=1) / np.sqrt(2))
-    assert [found[row]["status"] for row in found] == ["below", "better", "ours", "quoted", "below"]
+    assert [found[row]["status"] for row in found] == ["below", "better", "not in the paper", "quoted", "below"]
     assert found["l2rw", "time"]["mean"] == pytest.approx(measured().seconds["l2rw"] / measured().seconds["fasten"])
 
 
@@ -332,7 +332,7 @@ def test_while_runs_go_on_little_time_goes_into_the_tables(folder, capsys, monke
     monkeypatch.setattr("fasten.commands.console.Runs.start", lambda *_: seen.append(statuses()))
     answer(f"{COMMAND} --seeds 1", capsys)
     assert seen == [["running", "not run", "not run", "quoted", "below"]] * 3
-    assert statuses() == ["below", "better", "ours", "quoted", "below"]
+    assert statuses() == ["below", "better", "not in the paper", "quoted", "below"]
 
 
 def test_after_a_kill_nothing_is_running(made, capsys):
@@ -341,9 +341,9 @@ def test_after_a_kill_nothing_is_running(made, capsys):
     values["experiments"]["small"]["cells"][0]["status"] = "running"
     Path("out/reproduce.json").write_text(json.dumps(values))
     answer("reproduce losses --device cpu --seeds 2 --out out", capsys)
-    assert statuses() == ["not run", "better", "ours", "quoted", "below"]
+    assert statuses() == ["not run", "better", "not in the paper", "quoted", "below"]
     answer(COMMAND, capsys)
-    assert statuses() == ["below", "better", "ours", "quoted", "below"]
+    assert statuses() == ["below", "better", "not in the paper", "quoted", "below"]
 
 
 def test_a_full_disk_stops_what_goes_on(folder, capsys, monkeypatch):
@@ -960,7 +960,7 @@ def test_the_miniature_makes_every_table_and_figure(miniature, name):
 
 def test_the_miniature_is_not_held_against_the_paper(miniature):
     found = read(miniature)["experiments"].values()
-    assert {cell["status"] for experiment in found for cell in experiment["cells"]} == {"ours"}
+    assert {cell["status"] for experiment in found for cell in experiment["cells"]} == {"not in the paper"}
     assert {cell["paper"] for experiment in found for cell in experiment["cells"]} == {None}
     assert [curve for experiment in found for curve in experiment["curves"] if curve["paper"]] == []
     assert [path for path in miniature.glob("*.txt") if "reproduced" in path.read_text()] == []

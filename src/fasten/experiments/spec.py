@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fasten.records import Record, Run
 
-Status = Literal["reproduced", "better", "below", "quoted", "running", "not run", "ours"]  # ours: not in the paper
+Status = Literal["reproduced", "better", "below", "quoted", "running", "not run", "not in the paper"]
 ROUNDING = 1e-9  # error of decimal sums; a mean on the edge counts as reproduced
 
 
@@ -121,7 +121,7 @@ def status(mean: float | None, cell: Cell) -> Status:
     if cell.run is None and not cell.bench and mean is None:
         return "quoted"
     if mean is None or cell.paper is None:
-        return "not run" if mean is None else "ours"
+        return "not run" if mean is None else "not in the paper"
     room = (cell.ci95 or 0.0) + cell.measure.tolerance(cell.paper) + ROUNDING
     gain = cell.paper - mean if cell.measure.lower_is_better else mean - cell.paper
     return "better" if gain > room else "below" if gain < -room else "reproduced"

@@ -34,8 +34,7 @@ ABOUT_CELLS = (
     "interval."
 )
 UNDER = ("paper", "status")  # names of the lines below ours, shown under the name of a row
-WORDS = {"ours": "not in the paper"}  # statuses that are shown in other words
-ORDER = ("reproduced", "better", "below", "ours", "quoted", "running", "not run")
+ORDER = ("reproduced", "better", "below", "not in the paper", "quoted", "running", "not run")
 CSV_COLUMNS = (
     *("experiment", "panel", "row", "column", "x", "measure", "n", "mean", "ci95", "values"),
     *("paper", "paper_ci95", "status", "source", "run"),
@@ -120,7 +119,7 @@ def latex(outcome: Outcome) -> str:
 def counts(outcome: Outcome) -> dict[str, int]:
     """How many cells have each status, without those that no cell has."""
     found = Counter[str](result.status for result in outcome.results)
-    return {WORDS.get(word, word): found[word] for word in ORDER if found[word]}
+    return {word: found[word] for word in ORDER if found[word]}
 
 
 def _panels(items: Iterable[T], panel: Callable[[T], str]) -> dict[str, list[T]]:
@@ -156,10 +155,9 @@ def entry(result: Result, compared: bool = True) -> Entry:
     """Ours, the paper's, the status; ours alone if the paper has no numbers at all."""
     cell, n = result.cell, len(result.values)
     ours = _number(result.mean, result.ci95, cell.measure) + (f" ({n})" if n and not cell.bench else "")
-    word = WORDS.get(result.status, result.status)
     if not compared:
-        return (ours if n else word,)
-    return ours, _number(cell.paper, cell.ci95, cell.measure), word
+        return (ours if n else result.status,)
+    return ours, _number(cell.paper, cell.ci95, cell.measure), result.status
 
 
 def _number(mean: float | None, half: float | None, measure: Measure) -> str:
