@@ -72,10 +72,7 @@ def choose_machine(device: str | torch.device | None = None, *, deterministic: b
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if device.startswith("cuda") and world() > 1:
         device = _own_gpu(device)
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"unknown device {device!r}; known: auto, cpu, cuda, cuda:N, mps") from None
+    chosen = named_device(device)
     _check_present(chosen)
     if chosen.type != "cuda":
         return Machine(chosen)
@@ -85,6 +82,17 @@ def choose_machine(device: str | torch.device | None = None, *, deterministic: b
         return machine
     kernels: Kernels = "overlapped" if AVAILABLE else "plain"  # torch.compile needs Triton too
     return replace(machine, precision="bf16", kernels=kernels)
+
+
+def named_device(name: str) -> torch.device:
+    """The device of this name, whether or not it is there; `auto` is none."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps") or (device.type == "cpu" and device.index):
+        raise ValueError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps")
+    return device
 
 
 def _own_gpu(device: str) -> str:
@@ -101,8 +109,5 @@ def _check_present(device: torch.device) -> None:
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= found:
             raise ValueError(f"device {str(device)!r} does not exist: {found} CUDA devices found; try --device auto")
-    elif device.type == "mps":
-        if not torch.backends.mps.is_available():
-            raise ValueError("device 'mps' is not available here; try --device auto")
-    elif device.type != "cpu" or device.index:
-        raise ValueError(f"unknown device {str(device)!r}; known: auto, cpu, cuda, cuda:N, mps")
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device 'mps' is not available here; try --device auto")

@@ -576,7 +576,7 @@ def test_the_list_names_everything_with_its_runs(capsys):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_dry_run_needs_neither_data_nor_gpu_and_writes_nothing(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
-    text = answer(f"reproduce {name} --dry-run --seeds 2 --root nowhere", capsys)
+    text = answer(f"reproduce {name} --dry-run --seeds 2 --root nowhere --device cuda:0,cuda:1", capsys)
     runs = EXPERIMENTS[name](wanted.PAPER).runs([0, 1])
     assert re.search(rf"^{len(runs)} runs, \d+ recorded, \d+ to do", text, re.MULTILINE)
     assert text.startswith("method ") is bool(runs)  # no table without a line
@@ -752,6 +752,8 @@ def test_an_own_benchmark_may_lie_in_the_folder_before_the_first_run(folder, cap
         ("reproduce small --jobs two", ["--jobs", "whole number"]),
         ("reproduce small --setting papr", ["unknown setting 'papr'", "did you mean 'paper'?"]),
         ("reproduce small --device banana", ["unknown device 'banana'"]),
+        ("reproduce small --device banana --dry-run", ["unknown device 'banana'"]),
+        ("reproduce small --device cuda:0,xpu --dry-run", ["unknown device 'xpu'"]),
         ("reproduce small --device cpu,cpu", ["several GPUs"]),
         ("reproduce small --only method", ["--only takes key=value", "'method'"]),
         ("reproduce small --only metod=fasten", ["--only does not know 'metod'", "did you mean 'method'"]),

@@ -335,6 +335,7 @@ def reproduce(
     from fasten.grid.compare import read_seeds
     from fasten.grid.reproduce import How, reproduce
     from fasten.grid.wanted import SUMMARY, Wish, estimate, experiments_of, list_all, make_plan
+    from fasten.machine import named_device
     from fasten.runs.training import Settings
 
     wish = Wish(names or (), setting, seeds, only or (), records or ())
@@ -347,6 +348,9 @@ def reproduce(
     folder = Path("runs") / setting if out is None else out
     plan = make_plan(wish, folder)
     if dry_run:
+        for part in device.split(","):  # GPUs may be elsewhere
+            if part.strip() != "auto":
+                named_device(part.strip())
         _show(estimate(plan, folder), as_json, console.show_estimate)
         return
     display = console.Reproduction(quiet=as_json)
