@@ -1,5 +1,6 @@
 """A file is replaced whole or not at all."""
 
+import json
 import os
 import signal
 import stat
@@ -58,11 +59,10 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("file", "old")]
 
 
-def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path):
-    write_text(tmp_path / "file", "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "file", "\ud800")
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("file", "old")]
+@pytest.mark.parametrize("name", ["r\udcff", "caf\udce9/é.csv"])
+def test_a_name_that_is_not_utf8_is_written_as_json_reads_it(tmp_path, name):
+    write_text(tmp_path / "file", f'"{name}"')
+    assert json.loads((tmp_path / "file").read_text(encoding="utf-8")) == name
 
 
 def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path):

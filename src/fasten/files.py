@@ -66,13 +66,15 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Replace the file at `path` by `text` in UTF-8, its line ends as they are; see `write_bytes`.
 
+    File names that are not UTF-8, as Python reads them, are written with escapes, which JSON reads back.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_text(Path(folder) / "a.txt", "naïve")
     ...     (Path(folder) / "a.txt").read_text(encoding="utf-8")
     'naïve'
     """
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from builders import make_tiny_task
 from fasten.cli import main
 from fasten.commands.console import show_result
 from fasten.data.task import Known
-from fasten.datasets import DATASETS, find_dataset, load_task
+from fasten.datasets import DATASETS, Place, find_dataset, load_task
 from fasten.engine import Progress
 from fasten.methods.clean_only import CleanOnly
 from fasten.methods.fasten import FasTEN
@@ -130,6 +130,25 @@ def test_resume_without_a_checkpoint_begins_again(finished, tmp_path):
     with pytest.raises(Killed):
         train(RUN, tmp_path / "early", replace(CPU, on_update=die))
     assert without_times(resume(tmp_path / "early", CPU)) == without_times(finished[1])
+
+
+def test_names_that_are_not_utf8_cost_no_run(finished, tmp_path):
+    record = train(RUN, tmp_path / "run", replace(CPU, place=Place(tmp_path / "r\udcff")))
+    assert without_times(record) == without_times(finished[1])
+    assert "/r\\udcff" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert read_record(tmp_path / "run") == json.loads(json.dumps(record))
+
+
+def test_a_report_that_fails_costs_no_run(finished, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "write_report", lambda *_: None / 0)
+        notes = train(RUN, out, CPU)["notes"]
+    assert notes[-1].startswith("report.html could not be written (unsupported operand")
+    assert notes[-1].endswith(f"; once that is fixed, `fasten report {out}` writes it")
+    assert resume(out, CPU)["result"]["model_sha256"] == finished[1]["result"]["model_sha256"]
+    assert main(["report", str(out)]) == 0
+    assert (out / "report.html").exists()
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(finished):

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from fasten import audit, ranks
-from fasten.audit.gallery import write_gallery
+from fasten.audit.gallery import Gallery, write_gallery
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, find_dataset, load_task
@@ -51,6 +51,7 @@ from fasten.runs.notes import (
     stages_in_words,
 )
 from fasten.runs.unseen import judge_of
+from fasten.sentences import sentence, typed
 from fasten.signals import asked_to_stop
 
 EPOCH_CHECKPOINT_SECONDS = 20.0  # at the end of an epoch, if so much time has passed since the last one
@@ -360,9 +361,19 @@ class _Session:
         if tables:
             write_bytes(self.out / "tables.safetensors", safetensors.torch.save(tables))
         gallery = write_gallery(self.task, table, self.out / "gallery.json")
-        write_report(self.record, self.out / "report.html", gallery)
+        self._report(gallery)
         log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
         write_record(self.out, self.record)
+
+    def _report(self, gallery: Gallery) -> None:
+        """Write the page, without which the run is whole. If the disk is full, `resume` writes it with the rest."""
+        try:
+            write_report(self.record, self.out / "report.html", gallery)
+        except OSError:
+            raise
+        except Exception as error:  # whatever it is, it would come again at each `resume`
+            again = typed("report", self.out)
+            self._note(f"report.html could not be written ({sentence(error)}); once that is fixed, {again} writes it")
 
 
 def how_long(fit: Fit, timed: Progress) -> str:
