@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ from fasten.files import alone_in
 from fasten.records import read_record
 from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.update import Update
-from own_data import write_digits
+from own_data import make_blobs, write_digits
 
 TRAIN = shlex.split("train digits --noise symmetric:0.4 --device cpu --epochs 5 --set batch_size=200 --no-references")
 OFTEN = ["--checkpoint-every", "0"]  # after every update
@@ -160,6 +161,29 @@ def test_a_run_killed_eight_times_is_the_run_that_was_left_alone(alone, tmp_path
     assert status == 0, said
     assert left_by(tmp_path / "run") == left_by(alone)
     assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+def test_a_run_killed_while_it_judges_labels_trains_only_the_networks_that_are_left(tmp_path):
+    """The writes before are those of record, log, checkpoint and probabilities; a resumed run has its record."""
+    alone, here = tmp_path / "alone", tmp_path / "killed"
+    x, given, _ = make_blobs(300)
+    for folder in (alone, here):
+        folder.mkdir()
+        np.savez(folder / "rows.npz", x=x, labels=given)
+    words = shlex.split("train rows.npz --method cross-entropy --device cpu --epochs 2 --out run")
+    status, said = finish(start(words, alone), alone)
+    assert status == 0, said
+    for fault, kept in (("mid-write:6", 1), ("after-rename:4", 2)):
+        status, said = finish(start(words, here, fault), here)
+        assert status == -signal.SIGKILL, said
+        assert len(list(here.glob("run/checkpoint/unseen*.safetensors"))) == kept
+        words = ["resume", "run"]
+    status, said = finish(start(words, here), here)
+    assert status == 0, said
+    assert "1 more network to train" in said
+    assert "epoch" not in said
+    assert left_by(here / "run") == left_by(alone / "run")
+    assert not list(here.glob("run/checkpoint/unseen*"))
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ from fasten.runs.checkpoint import read_tensors, write_tensors
 from fasten.runs.divergence import Diverged, check_finite
 from fasten.runs.inference import blank_task, trainable
 from fasten.runs.notes import coverage_notes, length_notes
-from fasten.runs.unseen import judge_of
+from fasten.runs.unseen import Unseen, judge_of
 
 FORMAT = "fasten classifier 1"
 DATA = "the data"  # their name in messages
@@ -82,7 +82,7 @@ def fit_task(
     fit.after_update = check
     fit.run()
     notes: list[str] = [*task.notes, *length_notes(run.recipe, fit.plan), *coverage_notes(task, fit.plan)]
-    judge = judge_of(fit, run, task, notes.append, net)
+    judge = judge_of(fit, Unseen(run, task, machine, fit.progress, notes.append, net))
     min_precision = (run.own or {}).get("min_precision")
     found = evaluate(fit.method, task, fit.loader, min_precision, run.seed, judge=judge)
     return fit.method, found, [*notes, *found.findings.notes]

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import fasten.runs.building as building
+import fasten.runs.lengths as lengths
 import fasten.runs.training as training
 from builders import make_tiny_task
 from fasten.cli import main
@@ -26,8 +27,9 @@ from fasten.methods.clean_only import CleanOnly
 from fasten.methods.fasten import FasTEN
 from fasten.options import apply_settings
 from fasten.records import Run, epochs_so_far, read_record
+from fasten.runs.lengths import how_long
 from fasten.runs.notes import clean_rows_do_better, most_labels_wrong, out_of_reach
-from fasten.runs.training import Settings, how_long, resume, train
+from fasten.runs.training import Settings, resume, train
 from fasten.statistics import reaches
 
 RECIPE = replace(DATASETS["digits"].recipe.scaled(4), batch_size=200)
@@ -355,7 +357,7 @@ def test_the_number_of_verified_rows_can_be_chosen(tmp_path):
 
 @pytest.mark.parametrize("long", [1000.0, 0.0])
 def test_a_comparison_that_takes_a_while_is_announced_with_its_time(long, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LONG", long)
+    monkeypatch.setattr(lengths, "LONG", long)
     said: list[str] = []
     train(RUN, tmp_path / "run", replace(CPU, clean_reference=True, say=said.append))
     (sentence,) = [words for words in said if words.startswith("now training clean-only on the same rows")]

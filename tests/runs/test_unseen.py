@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fasten.data.arrays import rows_from_arrays
-from fasten.engine import predict
+from fasten.engine import Progress, predict
 from fasten.machine import Machine
 from fasten.methods.cross_entropy import CrossEntropy
 from fasten.metrics import auroc
 from fasten.own import auto_recipe, make_own_task
 from fasten.records import Run
-from fasten.runs import unseen
+from fasten.runs import lengths, unseen
 from fasten.runs.building import make_fit
-from fasten.runs.unseen import FOLDS, by_heart, unseen_probabilities
+from fasten.runs.training import Settings, train
+from fasten.runs.unseen import FOLDS, Unseen, by_heart, forget
 
 CPU = Machine(torch.device("cpu"))
 
@@ -40,7 +44,7 @@ def run_of(task, epochs=15):
 def judged(x, given, epochs=15):
     task = task_of(x, given)
     nothing = np.full((len(given), 3), np.nan, np.float32)
-    return unseen_probabilities(run_of(task, epochs), task, CPU, nothing, say=lambda sentence: None)
+    return Unseen(run_of(task, epochs), task, CPU, Progress(), note=lambda sentence: None)(nothing)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -82,7 +86,7 @@ def test_rows_of_rare_labels_keep_what_was_said_of_them():
     given = np.where(np.arange(300) < 4, 3, given)
     task = task_of(x, given)
     before, said = np.full((300, 4), 0.25, np.float32), []
-    after = unseen_probabilities(run_of(task, 1), task, CPU, before, say=said.append)
+    after = Unseen(run_of(task, 1), task, CPU, Progress(), said.append)(before)
     assert (after[:4] == 0.25).all()
     assert (after[4:] != 0.25).any(1).all()
     assert (before == 0.25).all(), "a copy is made"
@@ -94,7 +98,7 @@ def test_where_all_labels_are_rare_nothing_is_trained_and_nothing_promised(monke
     task = task_of(np.random.default_rng(0).normal(size=(60, 4)), given)
     monkeypatch.setattr(unseen, "make_fit", None)
     before, said = np.full((60, 20), 0.05, np.float32), []
-    np.testing.assert_array_equal(unseen_probabilities(run_of(task), task, CPU, before, say=said.append), before)
+    np.testing.assert_array_equal(Unseen(run_of(task), task, CPU, Progress(), said.append)(before), before)
     assert len(said) == 1
     assert "may have memorised wrong labels; verify some rows" in said[0]
 
@@ -110,9 +114,66 @@ def test_the_networks_of_a_run_that_was_taken_back_have_its_lower_rate(monkeypat
             yield part, loss * torch.where(batch.rates[part] > run.recipe.rate / 2, torch.nan, 1.0)
 
     monkeypatch.setattr(CrossEntropy, "step", spoilt)
-    after = unseen_probabilities(run, task, CPU, before, say=said.append, rate_factor=rate_factor)
+    after = Unseen(run, task, CPU, Progress(rate_factor=rate_factor), said.append)(before)
     assert len(said) == told
     assert (after == before).all() == (rate_factor == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda folder: None, []),
+        (lambda folder: (folder / "unseen1.safetensors").unlink(), ["1 more network "]),
+        (lambda folder: (folder / "unseen1.safetensors").write_bytes(b""), ["1 more network "]),
+        (forget, ["3 more networks ", "2 more networks ", "1 more network "]),
+    ],
+)
+def test_networks_that_were_finished_before_an_interruption_are_not_trained_again(tmp_path, change, left):
+    x, _, given = clusters()
+    task, before = task_of(x, given), np.full((300, 3), 0.25, np.float32)
+    run = run_of(task, 2)
+
+    def judge():
+        at, said, shares = Progress(seconds=1.0, images=300), [], []
+        unseen = Unseen(run, task, CPU, at, str, folder=tmp_path, say=said.append, on_share=shares.append)
+        return unseen(before), at, said, shares
+
+    expected, first, _, shares = judge()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert (first.images, first.seconds > 1) == (300 + 2 * FOLDS * 200, True)
+    change(tmp_path)
+    found, second, said, _ = judge()
+    np.testing.assert_array_equal(found, expected)
+    assert [words.split("to train, ")[0] for words in said] == left
+    assert second.images == first.images
+    assert (second.seconds == first.seconds) == (not left)
+
+
+def test_networks_of_another_rate_are_trained_again(tmp_path):
+    x, _, given = clusters()
+    task, before, said = task_of(x, given), np.full((300, 3), 0.25, np.float32), []
+    for rate_factor, trained in ((1.0, 3), (0.1, 6), (0.1, 6)):
+        at = Progress(rate_factor=rate_factor)
+        Unseen(run_of(task, 1), task, CPU, at, str, folder=tmp_path, say=said.append)(before)
+        assert len(said) == trained
+
+
+def test_their_time_is_announced_shown_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths, "LONG", 0.0)
+    x, _, given = clusters()
+    np.savez(tmp_path / "rows.npz", x=x.astype(np.float32), labels=given)
+    said, done, total = [], [], []
+    settings = Settings(
+        device="cpu", say=said.append, on_update=done.append, on_start=lambda _, updates: total.append(updates)
+    )
+    run = replace(run_of(task_of(x, given), 2), dataset=str(tmp_path / "rows.npz"), own={})
+    record = train(run, tmp_path / "run", settings)
+    assert any(re.fullmatch(r"3 more networks to train, .*; this takes about [\d.]+ s", words) for words in said)
+    assert done == sorted(done)
+    assert done[-1:] == total
+    assert record["result"]["train_seconds"] > sum(row["seconds"] for row in record["epochs"])
+    assert not any("more network" in note for note in record["notes"])
 
 
 def test_it_is_for_labels_that_nothing_holds_against():

@@ -19,14 +19,13 @@ from fasten.audit.gallery import Gallery, write_gallery
 from fasten.contract import Recipe
 from fasten.data.task import Task
 from fasten.datasets import Place, find_dataset, load_task
-from fasten.engine import Fit, Progress, Row
+from fasten.engine import Row
 from fasten.evaluate import Evaluation, evaluate
 from fasten.files import sweep, write_bytes
 from fasten.machine import choose_machine
 from fasten.options import check_settings, find_method, rate_of
 from fasten.records import Log, Record, Run, shared_gpu, write_record
 from fasten.report import write_report
-from fasten.report.values import duration
 from fasten.runs.beginnings import (
     at_work,
     check_plan,
@@ -41,6 +40,7 @@ from fasten.runs.building import build_method, listen, make_fit, plan_of, weight
 from fasten.runs.checkpoint import Checkpoints
 from fasten.runs.divergence import LOWER, MOST_REWINDS, Diverged, advice, check_finite
 from fasten.runs.folders import check_folder
+from fasten.runs.lengths import count_updates, how_long
 from fasten.runs.notes import (
     clean_rows_do_better,
     epoch_warnings,
@@ -50,7 +50,7 @@ from fasten.runs.notes import (
     out_of_reach,
     stages_in_words,
 )
-from fasten.runs.unseen import judge_of
+from fasten.runs.unseen import AGAIN, Unseen, by_heart, forget, judge_of
 from fasten.sentences import sentence, typed
 from fasten.signals import asked_to_stop
 
@@ -58,7 +58,6 @@ EPOCH_CHECKPOINT_SECONDS = 20.0  # at the end of an epoch, if so much time has p
 UPDATE_CHECKPOINT_SECONDS = 300.0  # after any other update
 MEETING = 20  # updates after which several ranks ask each other whether to stop or to save
 KEPT = ("clean_reference", "noisy_reference", "deterministic", "checkpoint_every", "on_nan")  # for `resume`
-LONG = 20.0  # seconds of a comparison of which the user is told beforehand
 REFERENCE_UPDATES = 1000  # of clean-only, but at most the run's; a tenth of the run's if that is more
 
 
@@ -149,7 +148,7 @@ class _Session:
         self.fit.after_update = self._after_update
         listen(self.fit, run, task)
         self.method, self.loader = self.fit.method, self.fit.loader
-        self.updates = _count_updates(self.fit)
+        self.updates = count_updates(self.fit)
         self.checkpoints = Checkpoints(out / "checkpoint")
         if ranks.rank() == 0:
             sweep(out)
@@ -181,7 +180,7 @@ class _Session:
         self.settings.say(sentence)
 
     def go(self, began: float) -> Record:
-        self.settings.on_start(self.record, self.updates)
+        self.settings.on_start(self.record, self.updates * (1 + AGAIN if by_heart(self.run, self.task) else 1))
         if stages := stages_in_words(self.fit.plan):
             self.settings.say(stages)
         min_precision = (self.run.own or {}).get("min_precision")
@@ -194,7 +193,7 @@ class _Session:
         finally:
             self.checkpoints.close()
         store = self.out / "probabilities.npy" if ranks.rank() == 0 else None
-        peak, judge = _peak_memory(self.machine.device), judge_of(self.fit, self.run, self.task, self._note)
+        peak, judge = _peak_memory(self.machine.device), judge_of(self.fit, self._unseen())
         found = evaluate(self.method, self.task, self.loader, min_precision, self.run.seed, store, judge)
         if self.task.known is not None:
             for note in found.findings.notes:
@@ -223,6 +222,15 @@ class _Session:
         if ranks.votes(self.asked()):  # after the last update
             self.save()
             raise KeyboardInterrupt
+        if by_heart(self.run, self.task):
+            self.save()  # what comes now takes longer than all before
+
+    def _unseen(self) -> Unseen:
+        def on_share(share: float) -> None:
+            self.settings.on_update(round(self.updates * (1 + AGAIN * share)))
+
+        run, task, say, folder = self.run, self.task, self.settings.say, self.checkpoints.folder
+        return Unseen(run, task, self.machine, self.fit.progress, self._note, folder=folder, say=say, on_share=on_share)
 
     def _after_update(self, epoch_ended: bool) -> None:
         self.settings.on_update(self.fit.progress.done)
@@ -337,7 +345,7 @@ class _Session:
         assert best is not None
         values = {key: best[key] for key in ("test_accuracy", "valid_accuracy")}
         values["test_accuracy_last"] = fit.progress.rows[-1]["test_accuracy"]
-        return values | {"updates": _count_updates(fit), "seconds": fit.progress.seconds}
+        return values | {"updates": count_updates(fit), "seconds": fit.progress.seconds}
 
     def _plain_recipe(self) -> Recipe:
         """The run's recipe, with the data's own schedule: a reference must not depend on what it is compared with."""
@@ -364,6 +372,7 @@ class _Session:
         self._report(gallery)
         log.add(event="finished", test_accuracy=self.record["result"]["test_accuracy"])
         write_record(self.out, self.record)
+        forget(self.checkpoints.folder)
 
     def _report(self, gallery: Gallery) -> None:
         """Write the page, without which the run is whole. If the disk is full, `resume` writes it with the rest."""
@@ -376,16 +385,5 @@ class _Session:
             self._note(f"report.html could not be written ({sentence(error)}); once that is fixed, {again} writes it")
 
 
-def how_long(fit: Fit, timed: Progress) -> str:
-    """How long a fit will take, if it takes a while, by the time that an example took before."""
-    images = sum(stage.epochs * fit.loader.num_updates(stage) * fit.images(stage) for stage in fit.plan)
-    seconds = images * timed.seconds / max(timed.images, 1)
-    return f"; this takes about {duration(seconds)}" if seconds > LONG else ""
-
-
 def _peak_memory(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-
-
-def _count_updates(fit: Fit) -> int:
-    return sum(stage.epochs * fit.loader.num_updates(stage) for stage in fit.plan)
