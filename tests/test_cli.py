@@ -821,6 +821,48 @@ def test_it_runs_as_a_module_on_a_terminal_without_unicode_and_with_no_output_at
     assert (found.returncode, found.stdout) == (2, "")
 
 
+def printing(words: str, out: int, **environment: str) -> tuple[int, str]:
+    """The exit status of a command whose output goes to this file, and what it says on standard error."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    command = [sys.executable, "-m", "fasten", *shlex.split(words)]
+    found = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment, timeout=120)
+    return found.returncode, found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "unbuffered", "expected"),
+    [
+        ("--version", "", (0, "")),
+        ("--help", "1", (0, "")),
+        ("datasets", "", (0, "")),
+        ("datasets", "1", (0, "")),
+        (f"train digits {ARGS} --no-references --json --out run", "", (0, "")),
+        (
+            "evaluate run digit",
+            "",
+            (2, "fasten: Invalid value for 'DIR': takes the folder of a run, and run is not there"),
+        ),
+    ],
+)
+def test_a_command_whose_reader_has_left_ends_as_if_it_had_not(folder, words, unbuffered, expected):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        status, said = printing(words, writer, PYTHONUNBUFFERED=unbuffered)
+    finally:
+        os.close(writer)
+    assert (status, said.partition(";")[0]) == expected
+    assert not words.startswith("train d") or read_record(folder / "run")["result"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize(("words", "unbuffered"), [("--version", ""), ("datasets", ""), ("datasets", "1")])
+def test_output_that_finds_no_place_is_an_error(words, unbuffered):
+    with open("/dev/full", "wb") as full:
+        found = printing(words, full.fileno(), PYTHONUNBUFFERED=unbuffered)
+    assert found == (2, "fasten: no space left on the disk; free some and run it again\n")
+
+
 HEAVY = {"torch", "numpy", "pandas", "pyarrow", "sklearn", "scipy", "matplotlib", "jinja2", "PIL"}
 
 

@@ -13,6 +13,7 @@ import typer
 
 from fasten.commands import about, audit, finished, runs
 from fasten.commands.arguments import Command
+from fasten.commands.output import output
 from fasten.commands.stopping import Stopped
 from fasten.constants import SETTINGS, VERSION
 from fasten.sentences import is_out_of_memory, sentence
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that has no χ or – shows a question mark
     status = 2
     try:
-        with _joined():
+        with _joined(), output():
             return int(app(args=given or ["--help"], prog_name="fasten", standalone_mode=False) or 0)
     except _ClickError as error:
         message = _usage(error)
