@@ -491,6 +491,7 @@ def test_images_come_as_arrays_or_as_files(tmp_path):
         Image.fromarray(image[..., 0]).save(path)
     files = FasTENClassifier(epochs=3).fit([str(path) for path in paths], truth, y_verified=verdicts)
     np.testing.assert_array_equal(files.predict_proba(pd.Series(paths)), clf.predict_proba(images))
+    np.testing.assert_array_equal(files.predict(paths[:2] * 2), [*truth[:2], *truth[:2]])
     assert set(files.label_issues_["id"]) == {path.as_posix() for path in paths}
     with pytest.raises(
         ValueError, match="examples of 4×4 pixels in grey, but the classifier was fitted to 8×8 pixels in grey"

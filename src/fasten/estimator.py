@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from fasten.data.arrays import rows_from_arrays
+from fasten.data.arrays import new_examples, rows_from_arrays
 from fasten.data.images import in_words, shape_of
 from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
 from fasten.data.rows import Rows, note_only_verified
@@ -36,7 +36,7 @@ from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
 from fasten.machine import Machine, choose_machine
 from fasten.options import apply_settings, find_method, rate_of
-from fasten.own import Own, auto_recipe, make_own_task, make_test_task
+from fasten.own import Own, auto_recipe, make_own_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
 from fasten.runs.beginnings import check_plan
 from fasten.runs.building import build_method, fill_networks, listen, make_fit, make_loader, seeded, weights_and_tables
@@ -178,10 +178,9 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, in the order of `classes_`."""
         check_is_fitted(self, "transition_matrix_")
-        machine, data = choose_machine(self.device), self._fitted.data
-        task = make_test_task(self._new_rows(X), data)
-        method = machine.place(self._fitted.method)
-        p = predict(method, make_loader(task, machine, 0), "test").cpu().double().numpy()
+        machine = choose_machine(self.device)
+        method, loader = machine.place(self._fitted.method), make_loader(self._new_task(X), machine, 0)
+        p = predict(method, loader, "test").cpu().double().numpy()
         return np.asarray(p / p.sum(1, keepdims=True))
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -262,17 +261,17 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return X
         return validate_data(self, on_host(X), dtype=NUMBERS, reset=False)
 
-    def _new_rows(self, X: Any) -> Rows:
+    def _new_task(self, X: Any) -> Task:
         data = self._fitted.data
-        how = Own(max_bad=0).decoding(data["shape"])
-        rows = rows_from_arrays(self._like_x(X), class_names=data["class_names"], how=how, name=DATA)
-        found = shape_of(rows.x)
+        x = new_examples(self._like_x(X), Own(max_bad=0).decoding(data["shape"]), DATA)
+        found = shape_of(x)
         if found != tuple(data["shape"]):
             raise ValueError(
                 f"X has examples of {in_words(found)}, but the classifier was fitted to "
                 f"{in_words(data['shape'])}; give examples of that shape"
             )
-        return rows
+        task, rows = blank_task({"data": data}), np.arange(len(x))
+        return replace(task, x=x, split=replace(task.split, test=rows), test=np.zeros_like(rows))
 
     def _run(self, task: Task, machine: Machine, seed: int) -> Run:
         """The run for the task; without clean rows, methods that need them fall back to cross-entropy."""

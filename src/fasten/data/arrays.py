@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fasten.data.decoding import Decoding
+from fasten.data.decoding import Decoding, decode_images
 from fasten.data.encoding import Column
+from fasten.data.images import ImageFiles
 from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
 from fasten.data.numbers import coarse, note_coarse
 from fasten.data.rows import Columns, Rows, add_verdicts, compare_test_rows, make_columns, make_image_rows, make_rows
@@ -115,6 +116,18 @@ def rows_from_arrays(
     return compare_test_rows(make_rows(name, _joined(columns), _stacked(name, arrays), class_names, notes, features))
 
 
+def new_examples(x: Any, how: Decoding, name: str = "arrays") -> NDArray[Any] | ImageFiles:
+    """Return examples to predict, in any of these forms; nothing is known about them, and one may come several times.
+
+    >>> new_examples([[0, 1], [0, 1]], Decoding()).dtype.name
+    'float32'
+    """
+    found = _examples(f"{name}: x", _files_or_array(f"{name}: x", x))
+    if isinstance(found, list):
+        return decode_images(name, found, [path.as_posix() for path in found], how).images
+    return found
+
+
 def _parts(name: str, asked: Mapping[str, tuple[Any, Any]], labelled: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the examples and the labels of the parts that are given."""
     there = {part: pair for part, pair in asked.items() if part == "" or any(side is not None for side in pair)}
@@ -177,6 +190,8 @@ def _files_or_array(what: str, values: Any) -> Examples:
 
 def _examples(what: str, array: Examples) -> Examples:
     """Return images as uint8 (n, H, W, C), features as float32 (n, D), or files as they are."""
+    if not len(array):
+        raise ValueError(f"{what} holds no rows; give some, or leave it out")
     if isinstance(array, list):
         return array
     if array.ndim in (3, 4):
@@ -249,8 +264,6 @@ def _feature_names(name: str, examples: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _columns(name: str, part: str, examples: Examples, y: Any) -> Columns:
     """Return what is known of the rows of one part."""
-    if not len(examples):
-        raise ValueError(f"{name}: {_called(part)} holds no rows; give some, or leave it out")
     if isinstance(examples, list):
         ids = [path.as_posix() for path in examples]
     else:
