@@ -497,6 +497,8 @@ def test_images_come_as_arrays_or_as_files(tmp_path):
         ValueError, match="examples of 4×4 pixels in grey, but the classifier was fitted to 8×8 pixels in grey"
     ):
         clf.predict(images[:, :4, :4])
+    with pytest.raises(ValueError, match=r"column 'path' names files such as .*; pass it alone"):
+        files.predict(pd.DataFrame({"path": paths}))
     paths[3].write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"3\.png"):
         files.predict(paths)
@@ -673,13 +675,39 @@ def test_what_is_wrong_with_the_rows_is_said_in_a_sentence(sentence):
         FasTENClassifier(epochs=1).fit(x, given, **WRONG[sentence])
 
 
+FRAMES = {
+    "the column 'path' names files such as 'im/0.png'; pass it alone: X['path']": {"path": ["im/0.png"] * 60},
+    "the column 'when' names files such as 'b.JPG'; pass it alone": {"when": [None, Path("b.JPG")] * 30},
+    "the column 'kind' holds texts such as 'tin'; leave it out, or encode": {"kind": pd.Categorical(["tin"] * 60)},
+    "the column 'note' holds texts such as 'no'; leave it out, or": {"size": ["1.5"] * 60, "note": [None, "no"] * 30},
+}
+
+
+@pytest.mark.parametrize("sentence", FRAMES)
+def test_a_column_that_holds_no_numbers_is_named(sentence):
+    x, _, given, verified = make_data(60)
+    frame = pd.DataFrame({"a": x[:, 0], **FRAMES[sentence]})
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FasTENClassifier(epochs=1).fit(frame, given, y_verified=verified)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FasTENClassifier(epochs=1).fit(frame[["a"]], given, frame, given, verified)
+
+
+def test_a_column_of_numbers_that_are_written_as_texts_is_taken():
+    x, _, given, verified = make_data(60)
+    frame = pd.DataFrame(x.astype(np.float32))
+    plain, written = (FasTENClassifier(epochs=1).fit(f, given, y_verified=verified) for f in (frame, frame.astype(str)))
+    np.testing.assert_array_equal(written.predict(frame.astype(object)), plain.predict(frame))
+
+
 PARAMETERS = {
     "unknown method 'fastn'": {"method": "fastn"},
     "unknown network 'mpl'": {"net": "mpl"},
     "net takes a name or a module, got <class 'torch.nn.modules.flatten.Flatten'>; give a module": {"net": nn.Flatten},
     "epochs takes a whole number, got '1.5'": {"epochs": 1.5},
     "rate must be above 0, got -1": {"rate": -1},
-    "unknown option 'threshold' of clean-only": {"method": "clean-only", "threshold": 0.5},
+    "clean-only has no threshold, at which FasTEN corrects labels": {"method": "clean-only", "threshold": 0.5},
+    "the weights start.safetensors are not there; give a .safetensors file": {"weights": "start.safetensors"},
     "the precision to keep must be between 0 and 1": {"min_precision": 95},
     "training diverged in epoch": {"rate": 1e20},
 }

@@ -26,16 +26,16 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from fasten.data.arrays import new_examples, rows_from_arrays
+from fasten.data.arrays import new_examples, rows_from_arrays, table_on_host
 from fasten.data.images import in_words, shape_of
-from fasten.data.labels import Picked, check_alike, label_texts, note_blanks, on_host
+from fasten.data.labels import Picked, check_alike, label_texts, note_blanks
 from fasten.data.rows import Rows, note_only_verified
 from fasten.data.targets import checked_labels, known_texts, make_classes, truths_as_given
 from fasten.data.task import Task
 from fasten.engine import predict
 from fasten.evaluate import Evaluation, evaluate
 from fasten.machine import Machine, choose_machine
-from fasten.options import apply_settings, find_method, rate_of
+from fasten.options import apply_settings, find_method, option_types, rate_of
 from fasten.own import Own, auto_recipe, make_own_task
 from fasten.records import Run, read_matrices, with_matrices, without_matrices
 from fasten.runs.beginnings import check_plan
@@ -227,7 +227,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X_clean and y_clean come together, but one of them is missing; give both")
         y = checked_labels(y, y_verified)
         if _is_table(X):
-            x, y = validate_data(self, on_host(X), y, dtype=NUMBERS, ensure_min_samples=2)
+            x, y = validate_data(self, table_on_host(X), y, dtype=NUMBERS, ensure_min_samples=2)
         else:
             for name in vars(self).keys() & {"n_features_in_", "feature_names_in_"}:  # of an earlier fit
                 delattr(self, name)
@@ -259,7 +259,7 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Further examples, checked like those of `fit` if they are rows of features."""
         if not hasattr(self, "n_features_in_"):
             return X
-        return validate_data(self, on_host(X), dtype=NUMBERS, reset=False)
+        return validate_data(self, table_on_host(X), dtype=NUMBERS, reset=False)
 
     def _new_task(self, X: Any) -> Task:
         data = self._fitted.data
@@ -280,6 +280,8 @@ class FasTENClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if find_method(method).clean_set and not len(task.clean):
             warnings.warn(NO_CLEAN_ROWS, UserWarning, stacklevel=3)
             method, asked["threshold"] = "cross-entropy", None
+        if asked["threshold"] is not None and "threshold" not in option_types(find_method(method)):
+            raise ValueError(f"{method} has no threshold, at which FasTEN corrects labels; leave it out")
         recipe = auto_recipe(task.shape, len(task.x), task.num_classes, machine.device.type)
         if self.net != "auto":
             recipe = replace(recipe, net=self.net if isinstance(self.net, str) else type(self.net).__name__)

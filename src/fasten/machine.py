@@ -108,6 +108,6 @@ def _check_present(device: torch.device) -> None:
     if device.type == "cuda":
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= found:
-            raise ValueError(f"device {str(device)!r} does not exist: {found} CUDA devices found; try --device auto")
+            raise ValueError(f"device {str(device)!r} does not exist: {found} CUDA devices found; try auto")
     elif device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device 'mps' is not available here; try --device auto")
+        raise ValueError("device 'mps' is not available here; try auto")

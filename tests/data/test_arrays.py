@@ -196,7 +196,11 @@ def changed(row: int, column: int, value: float) -> np.ndarray:
         ({"x": X + 1j}, "x holds complex128; give real numbers"),
         ({"x": X.astype("datetime64[D]")}, r"x holds datetime64\[D\]; give real numbers"),
         ({"x": [["a", 1], ["b", 2], ["c", 3], ["d", 4]]}, "x holds something that is not a number"),
-        ({"x": pd.DataFrame({"a": [1, 2, 3, 4], "b": Y})}, "x: column 'b' holds .*, not numbers; encode it"),
+        (
+            {"x": pd.DataFrame({"a": [1, 2, 3, 4], "b": Y})},
+            "the column 'b' holds texts such as 'cat'; leave it out, or encode",
+        ),
+        ({"x": pd.DataFrame({"b": pd.date_range("2020", periods=4)})}, "x: column 'b' holds datetime64.*; encode it"),
         ({"x": X[:0], "y": []}, "x holds no rows"),
         ({"y": Y[:3]}, "3 labels for the 4 rows of x; give one per row"),
         ({"y": None}, "x and its labels come together, but one of them is missing; give both"),

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fasten.data.decoding import Decoding, decode_images
+from fasten.data.decoding import SUFFIXES, Decoding, decode_images
 from fasten.data.encoding import Column
 from fasten.data.images import ImageFiles
 from fasten.data.labels import Part, Picked, label_texts, on_host, picked_of
@@ -116,6 +116,33 @@ def rows_from_arrays(
     return compare_test_rows(make_rows(name, _joined(columns), _stacked(name, arrays), class_names, notes, features))
 
 
+def table_on_host(x: Any) -> Any:
+    """Return a table of features in the host's memory; raise if it is a DataFrame with a column of texts."""
+    for name, column in x.items() if isinstance(x, pd.DataFrame) else ():
+        cells = () if pd.api.types.is_numeric_dtype(column) else column
+        text = next((cell for cell in cells if _is_text(cell)), None)
+        if text is None:
+            continue
+        if os.path.splitext(text)[1].lower() in SUFFIXES:
+            raise ValueError(f"the column {name!r} names files such as {str(text)!r}; pass it alone: X[{name!r}]")
+        raise ValueError(
+            f"the column {name!r} holds texts such as {str(text)!r}; leave it out, or encode it as numbers, for "
+            "example by scikit-learn's OneHotEncoder in a pipeline"
+        )
+    return on_host(x)
+
+
+def _is_text(cell: Any) -> bool:
+    """Return whether it is the path of a file, or a text that is no number."""
+    if not isinstance(cell, str):
+        return isinstance(cell, os.PathLike)
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False
+
+
 def new_examples(x: Any, how: Decoding, name: str = "arrays") -> NDArray[Any] | ImageFiles:
     """Return examples to predict, in any of these forms; nothing is known about them, and one may come several times.
 
@@ -207,7 +234,7 @@ def _examples(what: str, array: Examples) -> Examples:
 def _array(what: str, values: Any) -> NDArray[Any]:
     if hasattr(values, "tocsr"):
         raise ValueError(f"{what} is a sparse matrix; make it an array with toarray()")
-    values = on_host(values)
+    values = table_on_host(values)
     if isinstance(values, pd.DataFrame):
         for column in values.columns:
             if not pd.api.types.is_numeric_dtype(values[column]):

@@ -70,7 +70,7 @@ def with_features(net: nn.Module, name: str, shape: tuple[int, ...]) -> nn.Modul
             output = _pooled(net(torch.zeros(2, *shape, dtype=like.dtype, device=like.device)))
     except Exception as error:  # whatever a network raises on examples that it cannot take
         reason = one_line(error, 200).rstrip(".")
-        cure = "give images of its size with --size" if len(shape) > 1 else "it may be one for images"
+        cure = "give images of its size (--size, or size in Python)" if len(shape) > 1 else "it may be one for images"
         raise ValueError(f"{name} does not take examples of {example} ({reason}); {cure}") from error
     finally:
         net.train(training)

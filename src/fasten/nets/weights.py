@@ -47,7 +47,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         )
     if not path.is_file():
         raise ValueError(
-            f"the weights {path} are {'not a file' if path.exists() else 'not there'}; give --set weights=FILE"
+            f"the weights {path} are {'not a file' if path.exists() else 'not there'}; give a .safetensors file"
         )
     try:
         weights: dict[str, Tensor] = load_file(path)
