@@ -21,7 +21,7 @@ def log_volume(T: Tensor) -> Tensor:
             [-2.,  2.]]))
     """
     if T.device.type == "cpu":
-        value: Tensor = torch.linalg.slogdet(T.double()).logabsdet
+        value: Tensor = torch.linalg.slogdet(T.cpu().double()).logabsdet
         return value.to(T.dtype)
     return eliminated(T)
 
