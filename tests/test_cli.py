@@ -191,7 +191,7 @@ def test_a_setting_of_another_method_that_cannot_be_is_refused(folder, capsys, m
     [
         ("banana", ["unknown device 'banana'", "known: auto, cpu"]),
         ("cpu:3", ["unknown device 'cpu:3'"]),
-        ("cuda:64", ["device 'cuda:64' does not exist", "--device auto"]),
+        ("cuda:64", ["device 'cuda:64' does not exist", "try auto"]),
         pytest.param(
             "cuda",
             ["device 'cuda' does not exist", "0 CUDA devices"],

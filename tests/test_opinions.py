@@ -20,13 +20,17 @@ from fasten.own import make_own_task
 from fasten.records import Run
 from fasten.runs import building
 from fasten.runs.building import listen, make_fit
-from fasten.runs.unseen import judge_of
+from fasten.runs.unseen import Unseen, judge_of
 from fasten.stream import StreamLoader
 from own_data import make_blobs, wrong_labels
 
 CPU = Machine(torch.device("cpu"))
 EPOCHS = 12
 RUN = Run("rows", recipe=Recipe("mlp", EPOCHS, 50, rate=0.3, milestones=(), average=0.1), own={})
+
+
+def judge(fit, run, task):
+    return judge_of(fit, Unseen(run, task, fit.machine, fit.progress, print))
 
 
 def task_of(n=300, *, verified=100):
@@ -94,7 +98,7 @@ def test_rows_are_judged_by_the_good_epochs_up_to_the_selected_one(most, heard):
 
     fit.measure = measured
     fit.run()
-    judged = judge_of(fit, RUN, task, print)(said[7])
+    judged = judge(fit, RUN, task)(said[7])
     np.testing.assert_allclose(judged, np.mean([said[epoch - 1] for epoch in heard], axis=0), rtol=1e-5)
 
 
@@ -141,14 +145,14 @@ def test_training_is_the_same_with_and_without():
 
 def test_it_takes_a_method_that_gains_by_it_validation_rows_and_a_table_that_fits_in_memory(monkeypatch):
     task = task_of()
-    assert judge_of(fit_of(task), RUN, task, print) is not None
+    assert judge(fit_of(task), RUN, task) is not None
     other = replace(RUN, method="mw-net")
-    assert judge_of(fit_of(task, other), other, task, print) is None
+    assert judge(fit_of(task, other), other, task) is None
     no_valid = task_of(verified=4)
     assert len(no_valid.valid) == 0
-    assert judge_of(fit_of(no_valid), RUN, no_valid, print) is None
+    assert judge(fit_of(no_valid), RUN, no_valid) is None
     monkeypatch.setattr(building, "MOST", 1000)
-    assert judge_of(fit_of(task), RUN, task, print) is None
+    assert judge(fit_of(task), RUN, task) is None
 
 
 def test_wrong_labels_that_the_network_has_memorised_are_still_found():
@@ -162,7 +166,7 @@ def test_wrong_labels_that_the_network_has_memorised_are_still_found():
     fit.measure = lambda method, history: {"valid_accuracy": 0.5}  # the last epoch is selected
     fit.run()
     last = predict(fit.method, fit.loader, "audited").numpy()
-    mean = judge_of(fit, run, task, print)(last)
+    mean = judge(fit, run, task)(last)
     rows = np.flatnonzero(task.known.verified[task.audited] < 0)
     labels, wrong = given[task.audited][rows], (given != truth)[task.audited][rows]
     by_mean, by_last = (auroc(-probs[rows, labels], wrong) for probs in (mean, last))
