@@ -654,3 +654,18 @@ def test_what_is_said_of_categories_is_quoted_from_its_record():
         for name, way in zip(names, ways.values(), strict=True):
             cells = f"{100 * way['accuracy']:.1f} | {100 * way['corrected_labels_right']:.1f}"
             assert f"| {rows.removesuffix(' rows')} | {name} | {cells} |\n" in page
+
+
+def test_what_is_said_of_epochs_for_few_images_is_quoted_from_its_record():
+    page = (ROOT / "docs" / "my-images.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "benchmarks" / "epochs.json").read_text())
+    assert len(record["seeds"]) == 3  # "means of three seeds"
+    for images, ways in record["problems"].items():
+        cells = [
+            " → ".join(f"{scale * way[key]:.{digits}f}" for way in (ways["30 epochs"], ways["chosen"]))
+            for key, scale, digits in (
+                *(("accuracy", 100, 1), ("corrected_labels_right", 100, 1)),
+                ("detection_auroc", 1, 3),
+            )
+        ]
+        assert f"| {images} | {' | '.join(cells)} |\n" in page
