@@ -51,7 +51,7 @@ def test_texts_become_categories_and_the_median_stands_in_for_a_missing_number(t
     )
 
 
-@pytest.mark.parametrize("kind", ["category", "str", "object"])
+@pytest.mark.parametrize("kind", ["category", "string", "object"])
 def test_parquet_has_the_same_categories_whatever_their_type(tmp_path, kind):
     table = pd.read_csv(StringIO(TABLE), skipinitialspace=True, na_values="?")
     table = table.astype(dict.fromkeys(("coat", "label", "split"), kind))

@@ -384,7 +384,7 @@ def rows_of_lists(lists: list[Any], kind: pa.DataType) -> Rows:
 def test_lists_are_read_as_their_numbers_say(listed, kind):
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2**62, (6, 3)) if kind == "int64" else rng.uniform(0, 255, (6, 3)).astype(kind)
-    rows = rows_of_lists(list(values.tolist()), LISTS[listed](pa.from_numpy_dtype(kind)))
+    rows = rows_of_lists([list(row) for row in values], LISTS[listed](pa.from_numpy_dtype(kind)))
     expected = [[np.float32(float(number)) for number in row] for row in values.tolist()]
     np.testing.assert_array_equal(rows.x, np.array(expected))
     assert rows.x.dtype == np.float32
