@@ -422,7 +422,9 @@ def test_one_row_at_a_time_is_enough_where_batch_norm_sees_more_than_one_value(h
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_note_stands_once_on_a_terminal_and_with_the_result_elsewhere(here, capsys, monkeypatch, terminal):
-    monkeypatch.setenv("FORCE_COLOR", "1" if terminal else "")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(shlex.split(f"train emb.npz {FAST} --out run")) == 0
     said, notes = capsys.readouterr(), read_record(Path("run"))["notes"]
     assert "there are no test rows, so no test accuracy" in said.err
