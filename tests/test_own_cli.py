@@ -130,24 +130,26 @@ def test_a_table_of_categories_and_blanks_is_trained_on_and_predicted(folder, ca
     rng = np.random.default_rng(0)
     coats = np.array(["curly", "long", "short"])[rng.integers(3, size=300)]
     truth = np.where(coats == "long", "cat", "dog")
-    table = pd.DataFrame({"coat": coats, "age": rng.normal(size=300), "label": truth})
+    days = np.array(["2024-05-01", "2024-05-02"])[rng.integers(2, size=300)]  # texts, whatever else they look like
+    table = pd.DataFrame({"coat": coats, "age": rng.normal(size=300), "day": days, "label": truth})
     table.loc[::7, "age"], table.loc[::5, "label"] = np.nan, "cat"
     table["verified_label"] = np.where(np.arange(300) % 3 == 0, truth, None)
     getattr(table, f"to_{suffix}")(f"pets.{suffix}", index=False)
     text = answer(f"train pets.{suffix} {FAST} --out run", capsys)
-    assert f"pets.{suffix}: columns of texts are categories, with a feature for each: 'coat' (3)" in text
+    assert f"pets.{suffix}: columns of texts are categories, with a feature for each: 'coat' (3), 'day' (2)" in text
     data = read_record(Path("run"))["data"]
     names = ["coat = curly", "coat = long", "coat = short", "age", "age is missing"]
-    assert (data["shape"], data["feature_names"]) == ([5], names)
-    new = pd.DataFrame({"age": [None, 0.5, 1.0, 2.0], "coat": ["long", "short", "curly", "bald"]})
+    assert (data["shape"], data["feature_names"]) == ([7], [*names, *(f"day = {day}" for day in sorted({*days}))])
+    new = pd.DataFrame({"age": [None, 0.5, 1.0, 2.0], "coat": ["long", "short", "curly", "bald"], "day": days[:4]})
     new.to_csv("new.csv", index=False)
     said = answer("predict run new.csv --device cpu --out found.csv", capsys)
     assert "new.csv: texts that are no known category, and count as none: 'coat' (1 row, first 'bald')" in said
     assert pd.read_csv("found.csv")["predicted"].tolist()[:3] == ["cat", "dog", "dog"]
-    answer(f"audit run --export {suffix} --out repaired.{suffix}", capsys)
-    repaired = getattr(pd, f"read_{suffix}")(f"repaired.{suffix}")
-    pd.testing.assert_frame_equal(repaired[["coat", "age"]], table[["coat", "age"]])
-    assert (repaired["label"] == truth).mean() > 0.95 > (table["label"] == truth).mean()
+    for kind in ("csv", "parquet"):
+        answer(f"audit run --export {kind} --out repaired.{kind}", capsys)
+        repaired = getattr(pd, f"read_{kind}")(f"repaired.{kind}")
+        pd.testing.assert_frame_equal(repaired[["coat", "age", "day"]], table[["coat", "age", "day"]])
+        assert (repaired["label"] == truth).mean() > 0.95 > (table["label"] == truth).mean()
 
 
 def test_a_manifest_of_images_is_read_beside_its_images(here, capsys):
@@ -316,6 +318,24 @@ def test_data_that_changed_meanwhile_are_not_resumed(here, capsys):
         np.savez("emb.npz", **arrays)
         refuse("resume run --device cpu", capsys, "emb.npz", "no longer what the run was started on")
     np.savez("emb.npz", **before)
+    answer("resume run --device cpu", capsys)
+
+
+def test_a_table_with_other_categories_is_not_resumed(folder, capsys):
+    rng, lines = np.random.default_rng(0), ["coat,label,verified_label"]
+    for row in range(120):
+        coat = ("curly", "long", "short")[rng.integers(3)]
+        kind = "cat" if coat == "long" else "dog"
+        lines.append(f"{coat},{kind},{kind if row % 2 else ''}")
+    before = "\n".join(lines)
+    (folder / "pets.csv").write_text(before)
+    answer(f"train pets.csv {FAST} --out run", capsys)
+    record = json.loads((folder / "run" / "record.json").read_text())
+    (folder / "run" / "record.json").write_text(json.dumps(record | {"result": None}))
+    for word in ("bald", "long"):
+        (folder / "pets.csv").write_text(before.replace("curly", word))
+        refuse("resume run --device cpu", capsys, "pets.csv", "no longer what the run was started on")
+    (folder / "pets.csv").write_text(before)
     answer("resume run --device cpu", capsys)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fasten.data.encoding import MOST_CATEGORIES, Column
@@ -130,3 +134,75 @@ def test_a_column_holds_categories_if_most_of_its_cells_are_no_numbers(tmp_path,
     else:
         with pytest.raises(ValueError, match="column 'a' is not a number"):
             read_table(path)
+
+
+def test_whether_a_column_holds_truths_or_categories_does_not_depend_on_its_first_row(tmp_path):
+    for cells, expected in (("True 0 False 1", ()), ("True - False - True False", ("-", "False", "True"))):
+        for order in (cells.split(), cells.split()[::-1]):
+            lines = [f"{cell},{PETS[row % 2]}" for row, cell in enumerate(order)]
+            assert read_table(write(tmp_path, "\n".join(["c,label", *lines]))).features == (Column("c", expected),)
+
+
+def test_cells_may_be_set_apart_by_blanks(tmp_path):
+    """As in tables of the UCI repository: a missing number is a question mark after a blank."""
+    text = "age, fur, in, label\n39, long, True, cat\n?, short, False, dog\n 50,  long, True, cat\n, ?, False, dog\n"
+    rows = read_table(write(tmp_path, text + "41, short, True, cat\n45, ?, True, cat\n"))
+    assert rows.features[0] == Column("age", fill=43.0)
+    assert rows.features[1].categories == ("?", "long", "short")
+    assert rows.x[:4, 0].tolist() == [39, 43, 50, 43]
+
+
+def test_a_column_that_is_blank_at_first_has_the_type_of_what_comes_later(tmp_path, monkeypatch):
+    monkeypatch.setattr("fasten.data.table.HEAD", 100)
+    lines = [f",,{PETS[row % 2]}" for row in range(200)] + [f"{coat},{row},cat" for row, coat in enumerate("abab")]
+    rows = read_table(write(tmp_path, "\n".join(["coat,age,label", *lines])))
+    assert rows.features == (Column("coat", ("a", "b")), Column("age", fill=1.5))
+
+
+NEW = {
+    "nothing": pa.nulls(2),
+    "numbers as texts": pa.array(["5", " "]),
+    "whole numbers": pa.array([5, None]),
+    "decimals": pa.array([Decimal("5.0"), None]),
+    "categories of numbers": pa.array(["5", None]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("values", NEW.values(), ids=NEW)
+def test_new_rows_in_parquet_may_hold_numbers_in_another_type(tmp_path, values):
+    pq.write_table(pa.table({"age": values}), tmp_path / "new.parquet")
+    rows = read_table(tmp_path / "new.parquet", class_names=PETS, features=[AGE])
+    assert rows.x.tolist() == [[5, float(values.null_count == 2)], [5, 1]]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        (AGE, ["x", "y"], "holds texts, not numbers"),
+        (AGE, [datetime(2024, 5, 1)] * 2, "holds timestamp.*, not numbers"),
+        (AGE, [[1.0], [2.0]], "holds list.*, not numbers"),
+        (Column("age"), [datetime(2024, 5, 1)] * 2, "holds timestamp.*, not numbers"),
+        (Column("age"), [{"a": 1}] * 2, "holds struct.*, not numbers"),
+        (Column("age", ("long", "short")), [["long"], ["short"]], "holds list.*, not texts"),
+    ],
+)
+def test_new_rows_of_a_type_that_does_not_fit_are_refused(tmp_path, column, values, message):
+    pq.write_table(pa.table({"age": pa.array(values)}), tmp_path / "new.parquet")
+    with pytest.raises(ValueError, match=f"new.parquet: column 'age' {message}"):
+        read_table(tmp_path / "new.parquet", class_names=PETS, features=[column])
+
+
+SAME = {
+    "truths": (["True", "False"], pa.array([True, False])),
+    "numbers": (["1", "2"], pa.array([1.0, 2.0])),
+    "days": (["2024-05-01", "2024-05-02"], pa.array([datetime(2024, 5, 1), datetime(2024, 5, 2)])),
+    "other forms of Unicode": (["caf\xe9", "th\xe9"], pa.array(["cafe\u0301", "the\u0301"])),
+    "large texts": (["a", "b"], pa.array(["a", "b"], pa.large_string())),
+}
+
+
+@pytest.mark.parametrize(("categories", "values"), SAME.values(), ids=SAME)
+def test_a_category_is_the_same_however_a_file_holds_it(tmp_path, categories, values):
+    pq.write_table(pa.table({"kind": values}), tmp_path / "new.parquet")
+    rows = read_table(tmp_path / "new.parquet", class_names=PETS, features=[Column("kind", tuple(categories))])
+    assert rows.x.tolist() == [[1, 0], [0, 1]]

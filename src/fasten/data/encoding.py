@@ -5,8 +5,9 @@ What the training rows say is kept with the model, so that new rows get the same
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,8 +26,8 @@ FEWEST_ROWS = 2  # training rows with a category: a text that occurs once says n
 REPEATED = 0.5  # of a column's texts, at least, must occur so often; otherwise it holds names or sentences
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-TRUTHS = ("true", "false")  # 1 and 0
+TEXTS = ("string", "large_string", "string_view")
+TRUTHS = {"true": "1", "false": "0"}
 BLANKS = [*pa.csv.ConvertOptions().null_values, "None", "none", "<NA>", "?"]  # how programs write a missing number
 NUMBER = r"(?i)^[+-]?([\d.,]*\d[\d.,]*(e[+-]?\d+)?|inf|infinity)$"  # what is meant as one, even if it cannot be read
 
@@ -54,12 +55,13 @@ class Column:
         return (self.name,) if self.fill is None else (self.name, f"{self.name} is missing")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values that differ from the defaults."""
-        return {key: value for key, value in asdict(self).items() if value not in ((), None)}
+        """Return the values that differ from the defaults, as they are read back from a file."""
+        values = {**asdict(self), "categories": list(self.categories)}
+        return {key: value for key, value in values.items() if value not in ([], None)}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Column:
-        return Column(values["name"], tuple(values.get("categories", ())), values.get("fill"))
+        return Column(values.get("name", ""), tuple(values.get("categories", ())), values.get("fill"))
 
 
 def names_of(columns: Sequence[Column]) -> tuple[str, ...]:
@@ -71,12 +73,24 @@ def names_of(columns: Sequence[Column]) -> tuple[str, ...]:
     return tuple(name for column in columns for name in column.feature_names)
 
 
-def type_of(cells: pa.Array) -> pa.DataType:
+def choose_types(types: dict[str, pa.DataType], names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> None:
+    """Choose the types of columns whose cells come as texts, each by the first batch in which it is not blank."""
+    left = list(names)
+    for batch in batches if left else ():
+        filled = [name for name in left if len(_written(batch[name]))]
+        types |= {name: _type_of(batch[name]) for name in filled}
+        left = [name for name in left if name not in filled]
+        if not left:
+            break
+
+
+def _type_of(cells: pa.Array) -> pa.DataType:
     """Choose the type for cells that are read as texts; mostly numbers, they are numbers, whatever else occurs."""
-    trimmed = pc.utf8_trim_whitespace(cells)
-    written = trimmed.filter(pc.invert(pc.is_in(trimmed, pa.array(BLANKS))))
-    if len(written) and written[0].as_py().lower() in TRUTHS:  # as pandas.get_dummies writes them
+    written = _written(cells)
+    lower = set(pc.utf8_lower(written).unique().to_pylist())
+    if lower <= {*TRUTHS, *TRUTHS.values()} and lower & {*TRUTHS}:  # as pandas.get_dummies writes them
         return pa.bool_()
+    written = pc.utf8_trim_whitespace(written)
     numbers = pc.sum(pc.match_substring_regex(written, NUMBER)).as_py() or 0
     if 2 * numbers < len(written):
         return pa.string()
@@ -88,16 +102,28 @@ def type_of(cells: pa.Array) -> pa.DataType:
     return pa.float64() if len(exact) and coarse(exact, varied=False).any() else pa.float32()
 
 
+def _written(cells: pa.Array) -> pa.Array:
+    """Return the cells that are not blank."""
+    return cells.filter(pc.invert(pc.is_in(pc.utf8_trim_whitespace(cells), pa.array(BLANKS))))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds texts."""
+    return str(kind.value_type if pa.types.is_dictionary(kind) else kind) in TEXTS
+
+
 def choose_column(name: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
     """Choose the features of a column by what it holds in the training rows.
 
     >>> choose_column("coat", pa.chunked_array([["short", "long", "long", "short"]]), np.ones(4, bool))
     Column(name='coat', categories=('long', 'short'), fill=None)
     """
-    if _is_one_of(TEXTS, values.type):
-        return Column(name, _categories(_texts(values).filter(pa.array(training))))
     if _is_one_of(LISTS, values.type):
         return Column(name)
+    if values.null_count == len(values):
+        raise ValueError("is blank in all rows")
+    if is_text(values.type) or pa.types.is_dictionary(values.type):
+        return Column(name, _categories(_texts(values).filter(pa.array(training))))
     if not _is_one_of(NUMBERS, values.type):
         raise ValueError(f"holds {values.type}, neither numbers nor texts")
     numbers = _numbers(values)
@@ -106,7 +132,7 @@ def choose_column(name: str, values: pa.ChunkedArray, training: NDArray[np.bool_
         return Column(name)
     known = numbers[training & ~missing]
     if not len(known):
-        raise ValueError("holds no number in any training row")
+        raise ValueError("is blank in all training rows")
     return Column(name, fill=float(np.median(known)))
 
 
@@ -117,6 +143,8 @@ def _is_one_of(tests: Sequence[Any], kind: pa.DataType) -> bool:
 def _categories(texts: pa.ChunkedArray) -> tuple[str, ...]:
     """Return the texts that count as categories."""
     counts = Counter({pair["values"]: pair["counts"] for pair in texts.drop_null().value_counts().to_pylist()})
+    if not counts:
+        raise ValueError("is blank in all training rows")
     often = [text for text in sorted(counts, key=lambda text: (-counts[text], text)) if counts[text] >= FEWEST_ROWS]
     if not often or sum(counts[text] for text in often) < REPEATED * counts.total():
         raise ValueError(f"holds {some(len(counts), 'different text')}, too many to be categories")
@@ -124,18 +152,46 @@ def _categories(texts: pa.ChunkedArray) -> tuple[str, ...]:
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts without the blanks around them; null for an empty one."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    trimmed = pc.utf8_trim_whitespace(values.cast(pa.string()))
-    return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+    """Return cells as texts without blanks around them, written as in a CSV file; null for an empty one."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_nested(kind):
+        raise ValueError(f"holds {kind}, not texts")
+    values = values.cast(kind)
+    if pa.types.is_boolean(kind):
+        texts = pc.if_else(values, "True", "False")
+    elif pa.types.is_floating(kind) and pc.all(pc.equal(pc.trunc(values), values)).as_py():
+        texts = values.cast(pa.int64()).cast(pa.string())  # whole numbers beside blanks
+    else:
+        texts = pc.replace_substring_regex(values.cast(pa.string()), r" 00:00:00(\.0+)?$", "")  # of a date
+    trimmed = pc.utf8_trim_whitespace(texts)
+    different = pc.unique(pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)).drop_null()
+    known = pa.array([unicodedata.normalize("NFC", text) for text in different.to_pylist()], pa.string())
+    return pa.chunked_array([known.take(pc.index_in(chunk, different)) for chunk in trimmed.chunks], pa.string())
 
 
 def _numbers(values: pa.ChunkedArray) -> NDArray[Any]:
     """Return numbers, NaN where one is missing."""
-    if pa.types.is_boolean(values.type) or pa.types.is_decimal(values.type):
-        values = values.cast(pa.uint8() if pa.types.is_boolean(values.type) else pa.float64())
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if is_text(kind):
+        return _read_numbers(_texts(values))
+    if not _is_one_of(NUMBERS, kind):
+        raise ValueError(f"holds {kind}, not numbers")
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.uint8() if pa.types.is_boolean(kind) else pa.float64())
     return np.asarray(values.to_numpy())
+
+
+def _read_numbers(texts: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return numbers that are written as texts, True as 1 and False as 0."""
+    for word, number in TRUTHS.items():
+        texts = pc.if_else(pc.equal(pc.utf8_lower(texts), word), number, texts)
+    blank = pc.is_in(texts, pa.array(BLANKS))
+    try:
+        return np.asarray(pc.if_else(blank, None, texts).cast(pa.float64()).to_numpy())
+    except pa.ArrowInvalid:
+        raise ValueError("holds texts, not numbers") from None
 
 
 def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArray[np.float32], list[str]]:
@@ -151,7 +207,10 @@ def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArr
     x, lost, place = np.empty((table.num_rows, sum(widths)), np.float32), [], 0
     for column, width in zip(columns, widths, strict=True):
         where, part = f"{name}: column {column.name!r}", x[:, place : place + width]
-        block = _block(where, column, table[column.name])
+        try:
+            block = _block(column, table[column.name])
+        except ValueError as error:
+            raise ValueError(f"{where} {error}") from None
         with np.errstate(over="ignore"):  # reported below
             part[:] = block
         check_numbers(where, part)
@@ -162,18 +221,18 @@ def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArr
 
 def _width(column: Column, values: pa.ChunkedArray) -> int:
     """Return how many features a column has; if lists differ in length, that is reported later."""
-    if _is_one_of(LISTS, values.type) and len(values) and not column.categories:
+    if _is_one_of(LISTS, values.type) and len(values) and column == Column(column.name):
         return pc.list_value_length(values[:1])[0].as_py() or 0
     return len(column.categories) or 1 + (column.fill is not None)
 
 
-def _block(where: str, column: Column, values: pa.ChunkedArray) -> NDArray[Any]:
-    """Return the features of a column, (n, width); `where` begins a message."""
+def _block(column: Column, values: pa.ChunkedArray) -> NDArray[Any]:
+    """Return the features of a column, (n, width)."""
     if column.categories:
         codes = pc.index_in(_texts(values), pa.array(column.categories, pa.string())).fill_null(-1).to_numpy()
         return np.asarray(codes[:, None] == np.arange(len(column.categories)), np.uint8)
-    if _is_one_of(LISTS, values.type):
-        return listed_numbers(where, values)
+    if _is_one_of(LISTS, values.type) and column.fill is None:
+        return listed_numbers(values)
     numbers = _numbers(values)
     if column.fill is None:
         return numbers[:, None]

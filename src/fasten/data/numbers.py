@@ -27,11 +27,11 @@ def check_numbers(what: str, x: NDArray[np.float32]) -> None:
         raise ValueError(f"{what} holds a number {most} in {where}; rescale it, or take the column or the rows out")
 
 
-def listed_numbers(what: str, values: pa.ChunkedArray) -> NDArray[Any]:
+def listed_numbers(values: pa.ChunkedArray) -> NDArray[Any]:
     """Return a column of lists as (n, width)."""
     kind, lengths = values.type.value_type, pa.compute.unique(pa.compute.list_value_length(values)).to_pylist()
     if len(lengths) != 1 or not lengths[0] or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ValueError(f"{what} must hold a list of numbers in each row, all of the same length")
+        raise ValueError("must hold a list of numbers in each row, all of the same length")
     flat = pa.compute.list_flatten(values).to_numpy()  # an array for each row would take several times the memory
     return np.asarray(flat, None if pa.types.is_floating(kind) else np.float64).reshape(len(values), -1)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
-from fasten.data.encoding import BLANKS, TRUTHS, Column, choose_column, encode, notes_on, type_of
+from fasten.data.encoding import BLANKS, TRUTHS, Column, choose_column, choose_types, encode, notes_on
 from fasten.data.labels import as_written, label_texts, part_of, picked_of
 from fasten.data.numbers import note_coarse
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
@@ -183,11 +183,9 @@ def _types(
     options[0].block_size = min(HEAD, LONGEST_LINE)
     try:
         with pa.csv.open_csv(path, *options) as reader:
-            first = reader.read_next_batch() if texts else pa.table({})
-    except (pa.ArrowInvalid, StopIteration):  # no rows, or bad ones: reading the whole file will show
-        return types
-    for name in texts:
-        types[name] = type_of(first[name])
+            choose_types(types, texts, reader)
+    except pa.ArrowInvalid:  # no rows, or bad ones: reading the whole file will show
+        pass
     for column in features or ():
         if column.categories or types[column.name] == pa.string():  # where numbers are due, texts are refused later
             types[column.name] = pa.string() if column.categories else pa.float32()
@@ -203,7 +201,7 @@ def _options(names: Sequence[str], delimiter: str, **convert: Any) -> tuple[Any,
     return (
         pa.csv.ReadOptions(column_names=names, skip_rows=1, block_size=LONGEST_LINE),
         pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        pa.csv.ConvertOptions(null_values=BLANKS, **convert),
+        pa.csv.ConvertOptions(null_values=[*BLANKS, *(f" {blank}" for blank in BLANKS)], **convert),
     )
 
 
@@ -228,7 +226,10 @@ def list_table(path: Path, as_text: bool) -> tuple[pa.Table, Columns, list[Path]
     else:
         names, delimiter = _header(path, labelled=True)
         as_text = as_text or image_column(names) is not None
-        types = {name: pa.string() for name in names if as_text or name in KNOWN}
+        types = {
+            name: kind for name, kind in _types(path, names, delimiter, names, None).items() if kind == pa.string()
+        }
+        types |= {name: pa.string() for name in names if as_text}
         table = _parsed(path, names, delimiter, column_types=types)
     check_names(path.name, names, labelled=True)
     if image_column(names) is None:
@@ -283,7 +284,7 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     if plain in TRUTHS or kind == pa.bool_():
         return kind == pa.bool_() and plain in (*TRUTHS, "0", "1")
     try:
-        float(cell)
+        float(cell.replace("_", "x"))  # 1_000 is a number in Python alone
     except ValueError:
         return False
     return True

@@ -143,14 +143,19 @@ def _own_data(task: Task) -> dict[str, Any]:
     """What is needed to read new data as the user's own data were read; known data sets need none of it."""
     if task.known is None:
         return {}
-    values = {"shape": list(task.shape), "mean": list(task.mean), "std": list(task.std)}
+    values: dict[str, Any] = {"mean": list(task.mean), "std": list(task.std)}
     counts = {"rows_verified": int((task.known.verified >= 0).sum()), "rows_held": int(task.known.held.sum())}
     counts["rows_test_as_given"] = task.test_as_given
-    names: dict[str, Any] = {"feature_names": list(names_of(task.features))}
+    names = {"kept_classes": [task.class_names[c] for c in task.unseen_classes]}
+    return values | _examples(task) | names | counts | _digest(task)
+
+
+def _examples(task: Task) -> dict[str, Any]:
+    """What an example is like."""
+    values: dict[str, Any] = {"shape": list(task.shape), "feature_names": list(names_of(task.features))}
     if any(column != Column(column.name) for column in task.features):  # new rows need more than the names
-        names["columns"] = [column.to_json() for column in task.features]
-    names |= {"kept_classes": [task.class_names[c] for c in task.unseen_classes]}
-    return values | names | counts | _digest(task)
+        values["columns"] = [column.to_json() for column in task.features]
+    return values
 
 
 def _measured_by(task: Task) -> dict[str, Any]:
@@ -189,7 +194,7 @@ def other_machine(record: Record, machine: Machine) -> list[str]:
 
 def check_same(record: Record, task: Task, name: str) -> None:
     """Refuse data or injected noise that have changed since the run was started: its checkpoints only fit the same."""
-    now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task) | _measured_by(task)
+    now = _sizes(task) | {"class_names": list(task.class_names)} | _digest(task) | _measured_by(task) | _examples(task)
     changed = any(record["data"].get(key, value) != value for key, value in now.items())
     if not changed and record["data"].get("noise_rate", task.noise_rate) != task.noise_rate:
         changed, (kind, _, path) = True, record["run"]["noise"].partition(":")
