@@ -19,6 +19,7 @@ from command_line import tree
 from fasten.audit.repair import find_originals, write_folder, write_table
 from fasten.audit.stored import read_audit
 from fasten.cli import main
+from fasten.data import hub
 from fasten.data.rows import make_columns
 from fasten.own import Own, read_rows
 from finished_runs import make_run
@@ -317,6 +318,29 @@ def test_formulas_in_columns_that_nobody_reads_are_marked_too(folder, name, kind
     assert read_rows("new.csv", Own()).ids == tuple(ids)
     write_folder(found, find_originals(found), folder / "new")
     assert sum(len(files) for _, _, files in os.walk(folder / "new")) == 4
+
+
+def test_a_copy_of_a_hub_folder_has_its_columns(folder, monkeypatch):
+    """Not the features that they became: categories as texts, and lists as lists."""
+    columns = {
+        "e": [[1.0, 2.0], [3.0, 4.0]] * 2,
+        "coat": list("xyxy"),
+        "age": [None, 1.0, 2.0, 3.0],
+        "label": list("abab"),
+    }
+    monkeypatch.setattr(hub, "_load", lambda path: pa.table(columns))
+    (folder / "pets").mkdir()
+    (folder / "pets" / "dataset_dict.json").write_text("{}")
+    make_run(folder / "run", "pets", list("0123"), list("abab"), list("abaa"), ["a", "b"])
+    found = read_audit(folder / "run")
+    write_table(found, find_originals(found), "parquet", folder / "new.parquet")
+    table = pa.parquet.read_table(folder / "new.parquet").to_pydict()
+    assert {name: table[name] for name in ("e", "coat", "age")} == {
+        name: columns[name] for name in ("e", "coat", "age")
+    }
+    assert (table["label"], table["original_label"]) == (list("abaa"), list("abab"))
+    with pytest.raises(ValueError, match="the column 'e' holds lists, which a CSV cannot"):
+        write_table(found, find_originals(found), "csv", folder / "new.csv")
 
 
 @pytest.mark.parametrize(

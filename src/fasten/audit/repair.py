@@ -24,8 +24,9 @@ from PIL import Image
 from fasten.audit.stored import Audit
 from fasten.cells import escaped
 from fasten.data.decoding import SUFFIXES, Images, suffix_of
+from fasten.data.encoding import is_text
 from fasten.data.folder import Role, list_folder
-from fasten.data.hub import is_hub_folder
+from fasten.data.hub import is_hub_folder, list_hub
 from fasten.data.labels import composed, label_texts
 from fasten.data.rows import Columns, Rows
 from fasten.data.table import KNOWN, PARQUET, TABLES, image_column, list_table
@@ -86,8 +87,10 @@ def find_originals(found: Audit, data: str | None = None, as_text: bool = True) 
         parts = {part: _beside(found, folder, data) for part, folder in asked.items() if folder is not None}
         listing = list_folder(path, parts, known=found.class_names)
         return _checked(found, Originals(path, listing.columns, files=listing.paths))
-    if path.suffix.lower() in TABLES:
-        table, columns, files = list_table(path, as_text)
+    is_table = path.suffix.lower() in TABLES
+    listed = list_hub(path) if path.is_dir() else list_table(path, as_text) if is_table else None
+    if listed is not None:
+        table, columns, files = listed
         return _checked(found, Originals(path, columns, table, files))
     rows = read_rows(named, replace(own, verified=None))  # the verdicts of a list are in the run
     return _checked(found, Originals(path, rows, rows=rows))
@@ -224,16 +227,10 @@ def _with_marks(table: pa.Table) -> pa.Table:
     for place, name in enumerate(table.column_names):
         if pa.types.is_nested(table[name].type):
             raise ValueError(f"the column {name!r} holds lists, which a CSV cannot; use --export parquet")
-        if _is_text(table[name].type) and (name in KNOWN or not _numeric(table[name])):
+        if is_text(table[name].type) and (name in KNOWN or not _numeric(table[name])):
             marked = [escaped(cell) for cell in table[name].to_pylist()]
             table = table.set_column(place, name, pa.array(marked, pa.string()))
     return table
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether it is text, in any of the types in which a Parquet file may hold it."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _numeric(column: Any) -> bool:

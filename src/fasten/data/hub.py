@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fasten.data.decoding import Decoding, Encoded, Inside, Stored
 from fasten.data.encoding import Column
-from fasten.data.rows import Rows, make_image_rows
+from fasten.data.rows import Columns, Rows, make_image_rows
 from fasten.data.table import KNOWN, check_names, columns_from_arrow, rows_from_arrow, useful, without_labels
 from fasten.suggest import one_line
 
@@ -56,6 +56,12 @@ def read_hub(
     columns = columns_from_arrow(name, table.select(names), [str(row) for row in range(table.num_rows)])
     notes = _not_used(name, [column for column in names if column not in KNOWN])
     return make_image_rows(name, columns, _images(name, table[IMAGE], folder), how or Decoding(), class_names, notes)
+
+
+def list_hub(path: Path) -> tuple[pa.Table, Columns, None] | None:
+    """Read a whole table of features, and what is known about its rows; None if it holds images."""
+    table = _load(path)
+    return None if IMAGE in table.column_names else (table, columns_from_arrow(path.name, table), None)
 
 
 def _not_used(name: str, columns: Sequence[str]) -> list[str]:
