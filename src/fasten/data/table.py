@@ -13,8 +13,9 @@ import os
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, mak
 from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header
 from fasten.suggest import nearest, one_line
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CSV, PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")  # how the names of tables end
@@ -45,6 +47,20 @@ COUNTED = "Unnamed: 0"  # and in CSV, once it has written and read it; "Unnamed:
 SLIP = 0.7  # similarity from which an unknown name counts as a misspelt known one
 
 
+def _giving_back(read: Callable[P, T]) -> Callable[P, T]:
+    """A reader that gives its memory back at its end: otherwise Arrow keeps more than the features take."""
+
+    @wraps(read)
+    def whole(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(*args, **options)
+        finally:
+            pa.default_memory_pool().release_unused()
+
+    return whole
+
+
+@_giving_back
 def read_table(
     path: str | os.PathLike[str],
     *,
@@ -64,24 +80,11 @@ def read_table(
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; give the path of a table")
     features = features and [replace(column, name=column.name.strip()) for column in features]
-    try:
-        return _read(path, how or Decoding(), class_names, features, labelled)
-    finally:
-        pa.default_memory_pool().release_unused()  # otherwise Arrow keeps more than the features take
-
-
-def _read(
-    path: Path,
-    how: Decoding,
-    class_names: Sequence[str] | None,
-    features: Sequence[Column] | None,
-    labelled: bool,
-) -> Rows:
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     table, unused = read(path, class_names is None, features)
     table = table if labelled else without_labels(table)
     notes = [f"{path.name}: not used: the columns {', '.join(unused)}"] if unused else []
-    return rows_from_arrow(path.name, table, path.parent, how, class_names, features, notes)
+    return rows_from_arrow(path.name, table, path.parent, how or Decoding(), class_names, features, notes)
 
 
 def rows_from_arrow(
