@@ -109,7 +109,7 @@ def test_only_the_most_frequent_texts_are_categories(tmp_path):
 def test_texts_most_of_which_occur_once_are_no_categories(tmp_path):
     names, coats = [f"name {row}" for row in range(12)], ["long", "short"] * 3
     path = write(tmp_path, "\n".join(["note,label", *(f"{note},{PETS[len(note) % 2]}" for note in names + coats)]))
-    with pytest.raises(ValueError, match="column 'note' holds 14 different texts, too many to be categories; write"):
+    with pytest.raises(ValueError, match=r"'note' \(14 different texts, too many to be categories\)"):
         read_table(path)
     path = write(tmp_path, "\n".join(["note,label", *(f"{note},{PETS[len(note) % 2]}" for note in names + coats * 2)]))
     assert read_table(path).features == (Column("note", ("long", "short")),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         (",".join([*"abcdefghijk", "target"]) + "\n", "only 'a', 'b', 'c', 'd', 'e', …, 'h', 'i', 'j', 'k', 'target';"),
         (
             "x,label\nTrue,cat\nmaybe,dog\n",
-            "column 'x' holds 2 different texts, too many to be categories; write",
+            r"nor columns of features: 'x' \(2 different texts, too many to be categories\); add one",
         ),
         ("x,label\n0.5,cat\nTrue,dog\n", "line 3: 'True' in column 'x' is not a number; write numbers"),
         ("x,label\nTrue,cat\n0,dog\n2.5,dog\n", "line 2: 'True' in column 'x' is not a number"),
@@ -245,15 +246,15 @@ def test_a_trained_model_gets_its_features_in_order_and_needs_no_labels(tmp_path
         ('x,label\n"1,000.5",cat\n2,dog\n', "line 2: '1,000.5' in column 'x' is not a number; .* a point before"),
         (
             "image_path,label\n1.png,cat\n",
-            "column 'image_path' holds 1 different text, too many .* did you mean 'path' by 'image_path'. rename",
+            "column 'image_path' names files such as '1.png'; call it 'path', or take it out",
         ),
-        ("x,label\n,cat\nNaN,dog\n", "column 'x' is blank in all rows; write numbers"),
-        ("x,label,split\n,cat,\n,dog,\n1,cat,test\n", "column 'x' is blank in all training rows"),
-        ("x,label,split\n,cat,\n,dog,\na,cat,test\n", "column 'x' is blank in all training rows"),
-        ("x,label\na,cat\nb,dog\nc,dog\n", "column 'x' holds 3 different texts, too many to be categories; write"),
+        ("x,label\n,cat\nNaN,dog\n", r"nor columns of features: 'x' \(blank in all rows\); add one"),
+        ("x,label,split\n,cat,\n,dog,\n1,cat,test\n", r"nor columns of features: 'x' \(blank in all training rows\)"),
+        ("x,label,split\n,cat,\n,dog,\na,cat,test\n", r"nor columns of features: 'x' \(blank in all training rows\)"),
+        ("x,label\na,cat\nb,dog\nc,dog\n", r"features: 'x' \(3 different texts, too many to be categories\)"),
         (
             "x,label,split\na,cat,\nb,dog,\na,dog,test\n",
-            "column 'x' holds 2 different texts, too many to be categories",
+            r"features: 'x' \(2 different texts, too many to be categories\)",
         ),
         (
             "x,label\n1,cat\n-inf,dog\n",
@@ -425,6 +426,20 @@ def test_lists_of_no_numbers_or_of_different_lengths_are_refused(lists):
         rows_of_lists(lists, pa.list_(pa.float64()))
 
 
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ([None, None, None], "blank in all rows"),
+        (pd.to_datetime(["2024-01-02"] * 3), r"timestamp\[\w+\], neither numbers nor texts"),
+        (["x", "y", "z"], "3 different texts, too many to be categories"),
+    ],
+)
+def test_columns_that_cannot_be_features_are_left_out_with_a_note(tmp_path, cells, reason):
+    rows = saved(tmp_path, frame(a=cells))
+    assert rows.feature_names == ("b", "c")
+    assert re.fullmatch(rf"pets.parquet: not used: 'a' \({reason}\)", rows.notes[0])
+
+
 def test_parquet_may_list_images(folder):
     table = pd.DataFrame({"file_name": ["1.png", "2.png"], "label": ["cat", "dog"], "extra": [1, 2]})
     rows = saved(folder, table)
@@ -440,9 +455,6 @@ def test_parquet_may_list_images(folder):
             {"a": [[1.0], [1e39], [2.0]]},
             "column 'a' holds a number beyond float32's range .* in 1 of 3 rows, first in row 1",
         ),
-        ({"a": [None, None, None]}, "column 'a' is blank in all rows"),
-        ({"a": pd.to_datetime(["2024-01-02"] * 3)}, "column 'a' holds timestamp.*, neither numbers nor texts"),
-        ({"a": ["x", "y", "z"]}, "column 'a' holds 3 different texts, too many to be categories"),
         ({"label": [0.5, 1, 2]}, "column 'label': 0.5 in row 0 cannot be a label or an id"),
         ({"id": pd.date_range("2026", periods=3)}, r"column 'id': .*2026.* in row 0 cannot be a label or an id"),
         ({"Split": [1, 2, 3]}, "unknown column 'Split'; did you mean 'split'"),

@@ -5,6 +5,7 @@ What the training rows say is kept with the model, so that new rows get the same
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from fasten.data.decoding import SUFFIXES
 from fasten.data.numbers import check_numbers, coarse, listed_numbers
 from fasten.sentences import some
 from fasten.suggest import listed
@@ -112,27 +114,48 @@ def is_text(kind: pa.DataType) -> bool:
     return str(kind.value_type if pa.types.is_dictionary(kind) else kind) in TEXTS
 
 
-def choose_column(name: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
-    """Choose the features of a column by what it holds in the training rows.
+def choose_columns(name: str, table: pa.Table, training: NDArray[np.bool_]) -> tuple[list[Column], list[str]]:
+    """Choose the features of all columns; return these, and which columns can have none, and why."""
+    found, unfit = [], []
+    for column, values in zip(table.column_names, table.columns, strict=True):
+        first = pc.drop_null(values)[:1].to_pylist()
+        if first and isinstance(first[0], str) and os.path.splitext(first[0])[1].lower() in SUFFIXES:
+            raise ValueError(
+                f"{name}: column {column!r} names files such as {first[0]!r}; call it 'path', or take it out"
+            )
+        try:
+            found.append(_choose(column, values, training))
+        except ValueError as error:
+            unfit.append(f"{column!r} ({error})")
+    if not found:
+        why = f": {listed(unfit)}" if unfit else ""
+        raise ValueError(
+            f"{name} has neither a column 'path' with images nor columns of features{why}; add one of them"
+        )
+    return found, unfit
 
-    >>> choose_column("coat", pa.chunked_array([["short", "long", "long", "short"]]), np.ones(4, bool))
+
+def _choose(name: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
+    """Choose the features of a column by what it holds in the training rows; raise, saying why, if it can have none.
+
+    >>> _choose("coat", pa.chunked_array([["short", "long", "long", "short"]]), np.ones(4, bool))
     Column(name='coat', categories=('long', 'short'), fill=None)
     """
     if _is_one_of(LISTS, values.type):
         return Column(name)
     if values.null_count == len(values):
-        raise ValueError("is blank in all rows")
+        raise ValueError("blank in all rows")
     if is_text(values.type) or pa.types.is_dictionary(values.type):
         return Column(name, _categories(_texts(values).filter(pa.array(training))))
     if not _is_one_of(NUMBERS, values.type):
-        raise ValueError(f"holds {values.type}, neither numbers nor texts")
+        raise ValueError(f"{values.type}, neither numbers nor texts")
     numbers = _numbers(values)
     missing = np.isnan(numbers)
     if not missing.any():
         return Column(name)
     known = numbers[training & ~missing]
     if not len(known):
-        raise ValueError("is blank in all training rows")
+        raise ValueError("blank in all training rows")
     return Column(name, fill=float(np.median(known)))
 
 
@@ -144,10 +167,10 @@ def _categories(texts: pa.ChunkedArray) -> tuple[str, ...]:
     """Return the texts that count as categories."""
     counts = Counter({pair["values"]: pair["counts"] for pair in texts.drop_null().value_counts().to_pylist()})
     if not counts:
-        raise ValueError("is blank in all training rows")
+        raise ValueError("blank in all training rows")
     often = [text for text in sorted(counts, key=lambda text: (-counts[text], text)) if counts[text] >= FEWEST_ROWS]
     if not often or sum(counts[text] for text in often) < REPEATED * counts.total():
-        raise ValueError(f"holds {some(len(counts), 'different text')}, too many to be categories")
+        raise ValueError(f"{some(len(counts), 'different text')}, too many to be categories")
     return tuple(sorted(often[:MOST_CATEGORIES]))
 
 
@@ -201,8 +224,6 @@ def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArr
     >>> encode("pets", table, [Column("coat", ("long", "short")), Column("weight", fill=2)])[0].tolist()
     [[0.0, 1.0, 1.5, 0.0], [0.0, 0.0, 2.0, 0.0], [0.0, 0.0, 2.0, 1.0]]
     """
-    if not columns:
-        raise ValueError(f"{name} has neither a column 'path' with images nor columns of features; add one of them")
     widths = [_width(column, table[column.name]) for column in columns]
     x, lost, place = np.empty((table.num_rows, sum(widths)), np.float32), [], 0
     for column, width in zip(columns, widths, strict=True):

@@ -22,16 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
-from numpy.typing import NDArray
 
 from fasten.cells import unescaped
 from fasten.data.decoding import Decoding, Inside
-from fasten.data.encoding import BLANKS, TRUTHS, Column, choose_column, choose_types, encode, notes_on
+from fasten.data.encoding import BLANKS, TRUTHS, Column, choose_columns, choose_types, encode, notes_on
 from fasten.data.labels import as_written, label_texts, part_of, picked_of
 from fasten.data.numbers import note_coarse
 from fasten.data.rows import Columns, Rows, compare_test_rows, make_columns, make_image_rows, make_rows
 from fasten.data.texts import DELIMITERS, check_quotes, lines_below, read_text, split_header
-from fasten.suggest import nearest, one_line
+from fasten.suggest import listed, nearest, one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,20 +107,14 @@ def rows_from_arrow(
     names = [column for column in table.column_names if column not in KNOWN]
     if features is None:
         training = np.array([part in (None, "train") for part in columns.split])
-        found = [_choose(name, column, table[column], training) for column in names]
+        found, unfit = choose_columns(name, table.select(names), training)
+        notes = [*notes, *([f"{name}: not used: {listed(unfit)}"] if unfit else [])]
     else:
         _check_features(name, set(names), features)
         found = list(features)
     x, lost = encode(name, table, found)
     notes = [*notes, *notes_on(name, table, found, new=features is not None), *note_coarse(name, lost)]
     return compare_test_rows(make_rows(name, columns, x, class_names, notes, found))
-
-
-def _choose(name: str, column: str, values: pa.ChunkedArray, training: NDArray[np.bool_]) -> Column:
-    try:
-        return choose_column(column, values, training)
-    except ValueError as error:
-        raise ValueError(f"{name}: column {column!r} {error}{_perhaps(column)}") from None
 
 
 def without_labels(table: pa.Table) -> pa.Table:
@@ -293,14 +286,16 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
-def _perhaps(name: str, cell: str = "") -> str:
+def _perhaps(name: str, cell: str) -> str:
     if "," in cell and _fits(cell.replace(",", ""), pa.float32()):
         return "; write numbers without commas, with a point before the decimals"
     known = [column for column in KNOWN if column != "id" or name.lower().endswith(column)]  # `kind` is close to `id`
     close = difflib.get_close_matches(name.lower(), known, 1, 0.55)
     rename = f" did you mean {close[0]!r} by {name!r}? rename it, or" if close else ""
-    cure = "write numbers, or leave the cell blank" if cell else "write numbers, or few enough categories"
-    return f";{rename} {cure}, or take the column out: all but {', '.join(KNOWN)} become features"
+    return (
+        f";{rename} write numbers, or leave the cell blank, or take the column out: all but {', '.join(KNOWN)} become "
+        "features"
+    )
 
 
 def _read_parquet(path: Path, labelled: bool, features: Sequence[Column] | None) -> tuple[pa.Table, list[str]]:
