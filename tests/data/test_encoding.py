@@ -164,7 +164,8 @@ NEW = {
     "numbers as texts": pa.array(["5", " "]),
     "whole numbers": pa.array([5, None]),
     "decimals": pa.array([Decimal("5.0"), None]),
-    "categories of numbers": pa.array(["5", None]).dictionary_encode(),
+    "categories of texts": pa.array(["5", None]).dictionary_encode(),
+    "categories of numbers": pa.array([5, None]).dictionary_encode(),
 }
 
 

@@ -118,11 +118,9 @@ def choose_columns(name: str, table: pa.Table, training: NDArray[np.bool_]) -> t
     """Choose the features of all columns; return these, and which columns can have none, and why."""
     found, unfit = [], []
     for column, values in zip(table.column_names, table.columns, strict=True):
-        first = pc.drop_null(values)[:1].to_pylist()
-        if first and isinstance(first[0], str) and os.path.splitext(first[0])[1].lower() in SUFFIXES:
-            raise ValueError(
-                f"{name}: column {column!r} names files such as {first[0]!r}; call it 'path', or take it out"
-            )
+        first = str(values.drop_null()[0]) if is_text(values.type) and values.null_count < len(values) else ""
+        if os.path.splitext(first)[1].lower() in SUFFIXES:
+            raise ValueError(f"{name}: column {column!r} names files such as {first!r}; call it 'path', or take it out")
         try:
             found.append(_choose(column, values, training))
         except ValueError as error:
@@ -195,6 +193,8 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _numbers(values: pa.ChunkedArray) -> NDArray[Any]:
     """Return numbers, NaN where one is missing."""
     kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _numbers(values.cast(kind.value_type))
     if pa.types.is_null(kind):
         return np.full(len(values), np.nan)
     if is_text(kind):
