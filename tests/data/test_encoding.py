@@ -189,7 +189,7 @@ def test_new_rows_in_parquet_may_hold_numbers_in_another_type(tmp_path, values):
 )
 def test_new_rows_of_a_type_that_does_not_fit_are_refused(tmp_path, column, values, message):
     pq.write_table(pa.table({"age": pa.array(values)}), tmp_path / "new.parquet")
-    with pytest.raises(ValueError, match=f"new.parquet: column 'age' {message}"):
+    with pytest.raises(ValueError, match=f"new.parquet: column 'age' {message}, which the model was trained on; conv"):
         read_table(tmp_path / "new.parquet", class_names=PETS, features=[column])
 
 

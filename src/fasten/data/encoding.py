@@ -29,6 +29,7 @@ REPEATED = 0.5  # of a column's texts, at least, must occur so often; otherwise 
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 TEXTS = ("string", "large_string", "string_view")
+TRAINED = ", which the model was trained on; convert the column"
 TRUTHS = {"true": "1", "false": "0"}
 BLANKS = [*pa.csv.ConvertOptions().null_values, "None", "none", "<NA>", "?"]  # how programs write a missing number
 NUMBER = r"(?i)^[+-]?([\d.,]*\d[\d.,]*(e[+-]?\d+)?|inf|infinity)$"  # what is meant as one, even if it cannot be read
@@ -176,7 +177,7 @@ def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return cells as texts without blanks around them, written as in a CSV file; null for an empty one."""
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_nested(kind):
-        raise ValueError(f"holds {kind}, not texts")
+        raise ValueError(f"holds {kind}, not texts{TRAINED}")
     values = values.cast(kind)
     if pa.types.is_boolean(kind):
         texts = pc.if_else(values, "True", "False")
@@ -200,7 +201,7 @@ def _numbers(values: pa.ChunkedArray) -> NDArray[Any]:
     if is_text(kind):
         return _read_numbers(_texts(values))
     if not _is_one_of(NUMBERS, kind):
-        raise ValueError(f"holds {kind}, not numbers")
+        raise ValueError(f"holds {kind}, not numbers{TRAINED}")
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         values = values.cast(pa.uint8() if pa.types.is_boolean(kind) else pa.float64())
     return np.asarray(values.to_numpy())
@@ -214,7 +215,7 @@ def _read_numbers(texts: pa.ChunkedArray) -> NDArray[np.float64]:
     try:
         return np.asarray(pc.if_else(blank, None, texts).cast(pa.float64()).to_numpy())
     except pa.ArrowInvalid:
-        raise ValueError("holds texts, not numbers") from None
+        raise ValueError(f"holds texts, not numbers{TRAINED}") from None
 
 
 def encode(name: str, table: pa.Table, columns: Sequence[Column]) -> tuple[NDArray[np.float32], list[str]]:
